@@ -1,4 +1,4 @@
-"""The setting `align` of a comparison, and when dumps are compared by tokens without it."""
+"""Check the setting `align` of a comparison, and recognise dumps that are compared by tokens without this setting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_align", "may_align_tokens"]
 
 
 def check_align(align_by: Optional[str], **settings: object) -> None:
-    """Raise ConfigError for another value than "tokens", and for settings that exclude it."""
+    """Raise ConfigError if `align` has another value than "tokens", or a setting is given that excludes `align`."""
     if align_by is None:
         return
     if align_by != "tokens":
@@ -24,7 +24,7 @@ def check_align(align_by: Optional[str], **settings: object) -> None:
 
 
 def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if the first calls of both sides read ids of sequences of different lengths."""
+    """Return True if the first model calls of both sides have different numbers of slots, and not both sides train."""
     calls = [calls_in([side])[0] for side in (operators, reference)]
     trains = [any(operator.phase == "backward" for operator in side) for side in (operators, reference)]
     return all(calls) and not all(trains) and calls[0][0].width != calls[1][0].width

@@ -1,4 +1,4 @@
-"""The parts of two tensors that hold the same elements, as values: pieces of one axis, whole tensors."""
+"""Describe a part of a tensor as pieces of one axis, and make a record of this part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["AxisMap", "part_of"]
 
 
 class AxisMap(NamedTuple):
-    """The elements of a tensor at some indices of one axis, in the order of the pieces.
+    """The part of a tensor that some pieces of one axis select, one piece after the other.
 
     >>> AxisMap(0, (slice(4, 5), slice(6, 7))).shape_of((8, 3))
     (2, 3)
@@ -25,7 +25,7 @@ class AxisMap(NamedTuple):
     pieces: tuple[slice, ...]
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """Return the part of an array; a view if there is one piece."""
+        """Return the part of an array; it is a view if there is only one piece."""
         import numpy as np
 
         parts = [array[(slice(None),) * self.axis + (piece,)] for piece in self.pieces]
@@ -52,5 +52,5 @@ class _PartLoader:
 
 
 def part_of(record: Record, axis_map: AxisMap) -> Record:
-    """Return a record of a part of a tensor, for analyses a record like any other."""
+    """Return a record of a part of a tensor, which analyses can use like any other record."""
     return record.as_part(_PartLoader(record, axis_map), axis_map.shape_of(record.shape or ()))

@@ -1,4 +1,4 @@
-"""Caches of a fixed length: keys and values of new tokens are written into memory that has room for all tokens."""
+"""Recognise caches of a fixed length, which have room for all tokens: new keys and values are written into them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _WRITES = frozenset({"index_copy", "index_copy_", "index_put", "index_put_"})
 def room_of(calls: Sequence[ModelCall], operators: Mapping[int, Operator]) -> int:
     """Return the number of tokens that a cache has room for, if an operator writes new tokens into it; else 0.
 
-    operators: the same operator in each call, by index of the call. Its first floating-point input is the cache, its
-    last one the keys or values of the new tokens: they differ in the axis of tokens only.
+    The first floating-point input of such an operator is the cache, the second one the keys or values of the new
+    tokens. Their shapes differ only in the axis of tokens.
+
+    operators: the same operator in each call, by index of the call
     """
     rooms = set()
     for index, operator in operators.items():
         if operator_class(operator.op_type) not in _WRITES:
-            continue  # of a call that was paired wrongly
+            continue  # an operator that was paired wrongly
         tensors = [record.shape or () for record in operator.inputs if float_kind(record.dtype or "") is not None]
         call = calls[index]
         if len(tensors) == 2 and call.width == 1 and tensors[0][1:] == tensors[1]:

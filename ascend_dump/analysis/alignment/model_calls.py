@@ -1,4 +1,4 @@
-"""The calls of a model in the steps of a dump, and the ids that each reads."""
+"""Find the calls of a model in the steps of a dump, and the token ids that each call reads."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["INTEGERS", "NO_TOKEN", "REJECTED", "ModelCall", "Token", "calls_of_step"]
 
-#: Number of a sequence, index in it from 0.
+#: Number of a sequence, and index of the token in the sequence, from 0.
 Token = tuple[int, int]
 #: A slot without a token of a request: padding.
 NO_TOKEN: Token = (-1, -1)
-#: A slot of a token that a draft proposed and the model rejected.
+#: A slot of a token that a draft model proposed and the model rejected.
 REJECTED: Token = (-2, -2)
 #: Types of ids.
 INTEGERS = ("int32", "int64")
@@ -28,12 +28,13 @@ INTEGERS = ("int32", "int64")
 
 @dataclass
 class ModelCall:
-    """One run of the model.
+    """One run of the model. A slot is a place for a token in a row of its input.
 
-    operators  in execution order
-    ids        [rows, slots]
-    slots      [row][slot]: the token of each slot
-    keys       [row][key]: the tokens whose keys a cache holds after the call, in its order
+    operators   the operators of the call, in execution order
+    ids         ids of the tokens: [rows, slots]
+    ids_record  the record of the ids
+    slots       [row][slot]: the token of each slot
+    keys        [row][key]: the tokens whose keys a cache holds after the call, in the order of the cache
     """
 
     operators: list[Operator]
@@ -52,9 +53,10 @@ class ModelCall:
 
 
 def calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
-    """Yield the calls of a step: each begins with the operator that looks up the embeddings of ids.
+    """Yield the calls of a step, without its backward pass.
 
-    Operators of another model, such as one that drafts tokens, are left out.
+    A call begins with the operator that looks up the embeddings of ids; the first one includes the operators before.
+    Operators of other models, such as a model that drafts tokens, are left out.
     """
     operators = _of_captured_model(operators)
     first: Optional[tuple[str, str, object]] = None
@@ -83,7 +85,10 @@ def calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
 
 
 def _of_captured_model(operators: Sequence[Operator]) -> Sequence[Operator]:
-    """Return operators without those of other models that look up ids; their modules begin with the name of a class."""
+    """Return the operators without those of other models that look up ids.
+
+    Module paths of other models begin with the name of a class, in capitals.
+    """
     roots = {operator.module.partition(".")[0] for operator in operators if operator.module and _embedded_ids(operator)}
     others = {root for root in roots if root[:1].isupper()}
     if not others or others == roots:

@@ -1,7 +1,8 @@
-"""Check that a paged cache is read where it was written: by slots of new tokens, and by tables of blocks.
+"""Check that the tokens of a request are read from the slots of a paged cache to which they were written.
 
-An engine writes the keys and values of a token to a slot, and reads those of a request block after block, by the row of
-a table. Slots and tables are integers in the dump, so the tokens in each block are known without the values.
+A paged cache consists of blocks of slots. An engine writes the keys and values of each token to a slot. It reads those
+of a request block by block; a row of a table lists the blocks of the request. Slots and tables are integers in the
+dump, so it is known which token is in each slot, without its values.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["MisreadToken", "misread_token", "writes_to_slots"]
 
-#: More slots than this are no slots of a cache.
+#: Integers from this number on are not taken for slots of a cache.
 _MOST_SLOTS = 1 << 26
 
 
 class MisreadToken(NamedTuple):
-    """A token that is read from a slot of the cache that holds another one.
+    """A token that is read from a slot of the cache that does not hold this token.
 
-    call      index of the call
-    operator  that reads
-    table     the blocks that it reads, in order
-    token     that was expected
-    slot      that was read
-    holder    the token there; None if no call wrote one
-    own_slot  that the token was written to; None if this is unknown
+    call        index of the call that reads
+    operator    the operator that reads
+    table       the record of the blocks that it reads, in order
+    token       the token that was expected
+    slot        the slot that was read
+    block_size  number of slots of a block
+    holder      the token in this slot; None if no call wrote one
+    own_slot    the slot to which the token was written; None if this is unknown
     """
 
     call: int
@@ -94,7 +96,7 @@ def misread_token(calls: Sequence[ModelCall], sequences: Sequence[Sequence[int]]
 
 
 class _CacheRead(NamedTuple):
-    """A read of a cache. blocks: [blocks] of one request, or [requests, blocks]"""
+    """An operator that reads a cache. blocks: numbers of the blocks, [blocks] of one request or [requests, blocks]"""
 
     operator: Operator
     cache: Record
@@ -103,7 +105,10 @@ class _CacheRead(NamedTuple):
 
 
 def _with_requests(reads: Sequence[_CacheRead], requests: Sequence[Token]) -> Iterator[tuple[_CacheRead, Token]]:
-    """Yield the reads of one request each, with the request and its number of tokens."""
+    """Yield the reads of each request, with (number of the sequence, number of its tokens).
+
+    A read of several requests is divided. Reads of one request each belong to the requests in their order.
+    """
     of_one: list[_CacheRead] = []
     for read in reads:
         if read.blocks.ndim == 2:
@@ -117,12 +122,12 @@ def _with_requests(reads: Sequence[_CacheRead], requests: Sequence[Token]) -> It
 
 
 def writes_to_slots(calls: Sequence[ModelCall], operators: Mapping[int, Operator]) -> bool:
-    """Return True for an operator that writes the tokens of each call to slots of a cache. operators: by call"""
+    """Return True for an operator that may write the tokens of each call to slots of a cache. operators: by call"""
     return all(_slot_records(operator, calls[index].rows * calls[index].width) for index, operator in operators.items())
 
 
 def _requests(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Yield the requests of a call in order, with the number of tokens that each has after it."""
+    """Yield (number of the sequence, number of its tokens after the call) for each request of a call, in order."""
     counts: dict[int, int] = {}
     for sequence, position in tokens:
         if sequence >= 0:
@@ -131,7 +136,7 @@ def _requests(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 class _CommonPrefixes:
-    """The number of equal ids that two sequences begin with."""
+    """Counts with how many equal ids two sequences begin."""
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
         self._sequences = sequences
@@ -149,9 +154,9 @@ class _CommonPrefixes:
 class _Layer:
     """The tokens in the slots of the caches of one module.
 
-    is_sure     a table led to the tokens that were expected
-    misread     the first token that was not the expected one
-    most_slots  number of slots up to the last one that was written
+    is_sure     True if a table has led to the expected tokens, so that it really is a table of blocks
+    misread     the first token that was read from a wrong slot
+    most_slots  number of slots up to the last one that was written; 0 if the slots are in doubt
     """
 
     def __init__(self) -> None:
@@ -169,7 +174,11 @@ class _Layer:
         return 0 if self._is_doubtful else len(self._holders)
 
     def write(self, call: int, tokens: Sequence[Token], slots: np.ndarray) -> None:
-        """Note the tokens that a call writes. Two writes of a call to other slots are of other caches: no check."""
+        """Note the tokens that a call writes to slots.
+
+        If a call writes its tokens to different slots a second time, the module has different caches, and is not
+        checked.
+        """
         import numpy as np
 
         content = slots.tobytes()
@@ -187,7 +196,7 @@ class _Layer:
                     self._own[token] = slot
 
     def check(self, call: int, read: _CacheRead, request: Token, prefixes: _CommonPrefixes) -> None:
-        """Check the tokens that a request reads. request: its sequence, and the number of its tokens"""
+        """Check the tokens that a request reads. request: (number of the sequence, number of its tokens)"""
         import numpy as np
 
         sequence, count = request
@@ -201,16 +210,16 @@ class _Layer:
         holders[is_inside] = self._holders[slots[is_inside]]
         is_right = (holders[:, 0] == sequence) & (holders[:, 1] == positions)
         if 2 * int(is_right.sum()) < count:
-            return  # rather another request than one that reads most of its tokens from wrong slots
+            return  # if most tokens are wrong, the read is probably not of this request
         for position in np.flatnonzero(~is_right).tolist():
             holder: Token = tuple(holders[position].tolist())
             own = self._own.get((sequence, position))
             if holder == REJECTED or (holder == NO_TOKEN and own is None):
-                continue  # perhaps not rejected after all; or it was cached before the first recorded call
+                continue  # the token may not have been rejected; or it was cached before the first recorded call
             if holder[1] == position and holder[0] >= 0 and position < prefixes.length(holder[0], sequence):
-                continue  # requests share a prefix
+                continue  # both requests begin with the same ids, so they may share this slot
             if holder[0] >= 0 and prefixes.length(holder[0], sequence) > size:
-                continue  # requests with that many equal ids may be taken for each other
+                continue  # requests with so many equal ids at their beginning may have been confused here
             at = int(slots[position])
             held = None if holder == NO_TOKEN else holder
             token = sequence, position
@@ -220,13 +229,13 @@ class _Layer:
 
 
 class _Integers:
-    """Reads slots and tables, each content once."""
+    """Reads slots and tables. Each content is read only once."""
 
     def __init__(self) -> None:
         self._arrays: dict[Hashable, Optional[np.ndarray]] = {}
 
     def slots(self, operator: Operator, count: int) -> Optional[np.ndarray]:
-        """Return the slots that an operator writes `count` tokens to; None if it does not."""
+        """Return the slots to which an operator writes `count` tokens; None if it writes to no slots."""
         import numpy as np
 
         for record in _slot_records(operator, count):
@@ -239,7 +248,7 @@ class _Integers:
         return None
 
     def reads(self, operator: Operator, most_slots: int) -> Iterator[_CacheRead]:
-        """Yield the read of an operator that may read a cache in blocks, of which `most_slots` slots were written."""
+        """Yield the read of an operator if it may read a cache in blocks. most_slots: slots of the cache in use"""
         caches = [
             record
             for record in operator.inputs
@@ -266,7 +275,7 @@ class _Integers:
 
 
 def _slot_records(operator: Operator, count: int) -> list[Record]:
-    """Return the inputs that may be the slots of `count` tokens, of an operator that writes to a cache."""
+    """Return the inputs that may be the slots of `count` tokens, if an operator writes to a cache; else none."""
     if not writes(operator.op_type) and "cache" not in operator.op_type.lower():
         return []
     if not any(_is_cache(record) for record in operator.inputs):

@@ -1,8 +1,8 @@
-"""Operators of a program that are not part of what its model computes.
+"""Find operators that do not belong to what a model computes, so that they are not compared.
 
-A program keeps the logits of some tokens, or picks those of the next one. Which tokens it picks is its own matter: the
-operators that do so are not the same operators in two programs, even if they have one name. And a general engine
-multiplies by factors that are 1 for a model.
+A program keeps the logits of some tokens, or picks the logits of the next token. Each program picks other tokens, so
+operators that pick are not the same in two programs, even if they have the same name. Besides, a general engine
+multiplies by factors that are 1 for this model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ __all__ = ["picking_operators", "unchanging_operators"]
 
 
 def picking_operators(operators: Sequence[Operator]) -> set[int]:
-    """Return the identities of the operators of a call that pick or copy values from which nothing is computed."""
+    """Return the `id` of each operator of a call that picks or copies values from which nothing more is computed.
+
+    Operators inside of modules are never returned.
+    """
     found: set[int] = set()
     used: set[int] = set()
     for operator in reversed(operators):
@@ -31,9 +34,11 @@ def picking_operators(operators: Sequence[Operator]) -> set[int]:
 
 
 def unchanging_operators(operators: Sequence[Operator], others: Sequence[Operator]) -> set[int]:
-    """Return the identities of operators whose output has the bytes of their input, such as a multiplication by 1.
+    """Return the `id` of each operator whose output has the bytes of its input, such as a multiplication by 1.
 
-    Only those of which the other side, with the operators `others`, has no counterpart of that class in the module.
+    An operator is not returned if the other side has one of its class in this module that does change its input.
+
+    others: the operators of the other side
     """
     changing = {_class_in_module(other) for other in others if computes_floats(other) and not _is_unchanging(other)}
     return {

@@ -1,4 +1,4 @@
-"""Placements of tensors on ranks, as recorded in a dump of DTensors."""
+"""Read the placements of tensors on ranks that a dump of DTensors records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["memory_of", "placements_of", "terms_of"]
 
 
 def memory_of(record: Record) -> Any:
-    """Return a key of a tensor's memory, the same for its producer and its consumers; None if it is not recorded."""
+    """Return a key of a tensor's memory, the same for the operators that write and read it; None if not recorded."""
     attrs = record.attrs
     if attrs.get("storage", -1) < 0:
         return None
@@ -26,7 +26,7 @@ def memory_of(record: Record) -> Any:
 
 
 def placements_of(operators: Sequence[Operator]) -> dict[Any, Placement]:
-    """Return the placements of tensors by `memory_of`. They are recorded with the inputs of DTensor operators only."""
+    """Return the placements of tensors by `memory_of`. A dump has them only for the inputs of DTensor operators."""
     placements: dict[Any, Placement] = {}
     for operator in operators:
         for record in operator.inputs:
@@ -38,9 +38,9 @@ def placements_of(operators: Sequence[Operator]) -> dict[Any, Placement]:
 
 
 def terms_of(operators: Sequence[Operator], placements: dict[Any, Placement]) -> dict[Any, int]:
-    """Return the inputs that an operator adds to one term of a sum, by id and by `memory_of`, with the number of terms.
+    """Return the number of ranks by which DTensor divided a bias, by the `id` of the bias and by its `memory_of`.
 
-    DTensor divides a bias by that number, so that it enters the sum once.
+    Each rank adds such a bias to its term of a sum over ranks. The division lets the bias enter the sum only once.
     """
     counts: dict[Any, int] = {}
     for operator in operators:

@@ -1,8 +1,8 @@
-"""Find the same products in two programs by their weights: wide ones of fused layers against narrow ones.
+"""Find the same products in two programs by their weights, also if one program fuses several products into one.
 
-An engine multiplies with the weights of queries, keys and values at once, where another program has three products.
-The rows of the wide weight are those of the narrow weights one after the other. A wide product is divided into these
-narrow ones, so that both programs have the same operators.
+An engine multiplies with the weights of queries, keys and values at once, where another program has three products. The
+rows of the wide weight are the rows of the narrow weights, one weight after the other. A wide product is divided into
+narrow products, so that both programs have the same operators.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _WITH_WEIGHTS = frozenset({"mul", "embedding", "native_layer_norm", "_fused_rms_
 class _Product(NamedTuple):
     """A product of activations with a weight.
 
-    rows    hashes of the rows of the weight, one for each output
-    axis    of the weight as it is recorded, along which its outputs are
+    weight  the record of the weight
+    rows    hashes of the rows of the weight, one row for each output
+    axis    the axis of the recorded weight that belongs to the outputs
     """
 
     operator: Operator
@@ -41,7 +42,13 @@ class _Product(NamedTuple):
 
 
 class NarrowPart(NamedTuple):
-    """Some outputs of a wide product, of `width` in all; weight: the index and the axis of its weight."""
+    """The part of a wide product that is a narrow product.
+
+    outputs  the range of its outputs
+    width    the number of outputs of the wide product
+    weight   the index of the input that is the weight
+    axis     the axis of the weight that belongs to the outputs
+    """
 
     outputs: slice
     width: int
@@ -49,7 +56,7 @@ class NarrowPart(NamedTuple):
     axis: int
 
     def of(self, operator: Operator, position: int) -> Operator:
-        """Return the narrow product at a new position, with its parts of the tensors of the wide one."""
+        """Return the narrow product at a new position; its records are parts of those of the wide product."""
         inputs = []
         for record in operator.inputs:
             axis = self.axis if record.index == self.weight else 0 if record.shape == (self.width,) else None
@@ -62,12 +69,15 @@ class NarrowPart(NamedTuple):
 
 
 def is_product(operator: Operator) -> bool:
-    """Return True for an operator that multiplies activations with a weight, or two matrices."""
+    """Return True for a product of two matrices, such as activations and a weight."""
     return operator_class(operator.op_type) in _PRODUCTS
 
 
 def same_weights(actual: Sequence[Operator], reference: Sequence[Operator]) -> dict[str, str]:
-    """Return names of operators of actual, and of those of the reference, that alone have the same weight."""
+    """Return names of operators of actual with the names of those of the reference that have the same weight.
+
+    Only weights that a single operator of each side uses are evidence.
+    """
     sides = [_by_weight(side) for side in (actual, reference)]
     return {a: sides[1][key] for key, a in sides[0].items() if key in sides[1]}
 
@@ -88,7 +98,10 @@ def _by_weight(operators: Sequence[Operator]) -> dict[object, str]:
 
 
 def wide_products(operators: Sequence[Operator], narrow: Sequence[Operator]) -> dict[int, list[NarrowPart]]:
-    """Return the parts of each wide product, by its position, that are products of the other side, `narrow`."""
+    """Return for each wide product, by its position, the parts that are products of the other side.
+
+    narrow: the operators of the other side
+    """
     in_both = {product.rows for product in _products(operators)}
     by_row: dict[bytes, list[tuple[_Product, int]]] = {}
     for product in _products(narrow):
@@ -105,9 +118,9 @@ def wide_products(operators: Sequence[Operator], narrow: Sequence[Operator]) -> 
 
 
 def _parts_of(product: _Product, by_row: Mapping[bytes, Sequence[tuple[_Product, int]]]) -> list[slice]:
-    """Return the outputs of a wide product that narrow products make, in order; none unless they are all of them.
+    """Return the ranges of outputs of a wide product that are narrow products; none unless they cover all outputs.
 
-    Most rows of a narrow weight have to be equal: some may be wrong.
+    More than half of the rows of a narrow weight have to be equal, since some may be wrong.
     """
     parts: list[slice] = []
     begin = 0
@@ -148,7 +161,7 @@ def _products(operators: Sequence[Operator]) -> Iterable[_Product]:
 
 
 def _written_storages(operators: Sequence[Operator]) -> set[int]:
-    """Return the storages that operators fill, but for views of weights."""
+    """Return the storages that operators write to without reading them, so that views of weights are not included."""
     written: set[int] = set()
     for operator in operators:
         read = {record.attrs.get("storage") for record in operator.inputs}

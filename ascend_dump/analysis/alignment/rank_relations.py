@@ -1,8 +1,9 @@
-"""The relation of the tensor of one rank of several to that of a program on fewer ranks, by shapes and values.
+"""Find how the tensor of one of several ranks is related to the tensor of a program on fewer ranks.
 
-A rank has the whole tensor, a part of it, or a term: data parallelism divides the batch, so that losses and gradients
-of parameters are means over ranks until they are reduced, and gradients of activations are larger by the number of
-ranks. Tensor parallelism makes terms of sums. Shapes show the possible parts; of several relations the nearest counts.
+A rank has the whole tensor, a part of it, or a term of a sum or mean. Data parallelism divides the batch. Until ranks
+reduce them, their losses and gradients of parameters are terms of a mean; and their gradients of activations are larger
+by the number of ranks. Tensor parallelism makes terms of sums. Shapes show which relations are possible. Of several
+possible relations, the one with the nearest values counts.
 """
 
 from __future__ import annotations
@@ -30,23 +31,25 @@ __all__ = [
     "distance_of",
 ]
 
-#: Numbers of blocks of one axis that may have been split one by one: gate and up, or query, key and value.
+#: Numbers of blocks of an axis that may have been split one by one: 2 for gate and up, 3 for query, key and value.
 BLOCKS = (1, 2, 3)
 #: Terms of a sum are further apart than this, relative to the norm of the sum.
 FAR = 0.1
-#: The largest error of a relation that is certain: relative to the norm, and in roundings of the type.
+#: The largest error of a relation that is certain: the larger of a relative error, and a number of rounding units.
 _CERTAIN, _CERTAIN_ROUNDINGS = 1e-4, 8
-#: A relation that combines ranks has to be so many times nearer than the tensor of the rank itself.
+#: A relation that combines ranks, or scales values, has to be this many times nearer than the tensor of the rank.
 _NEARER = 16
 SUM, MEAN, NORM = "sum over", "mean over", "norm over"
 
 
 class PartOfWhole(NamedTuple):
-    """A way to divide a whole tensor over ranks, with the part of one rank.
+    """The part of a whole tensor that one rank has, in one way to divide the tensor.
 
-    members  positions of the ranks with this part
-    parts    number of different parts
-    axis_parts  numbers of parts along each of several axes
+    name        the part in words; "" for the whole tensor
+    members     positions of the ranks that have this part
+    parts       number of different parts
+    of          returns this part of a whole array
+    axis_parts  if several axes are divided: the number of parts along each
     """
 
     name: str
@@ -61,7 +64,7 @@ class PartOfWhole(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """Values of a rank, or of several; the part of the whole with the same values; and the name of the relation."""
+    """Values of one or several ranks, the part of the whole that should be equal, and the name of the relation."""
 
     values: np.ndarray
     counterpart: np.ndarray
@@ -71,8 +74,8 @@ class Relation(NamedTuple):
 class RelationFinder(NamedTuple):
     """Finds the relation of the tensor of one rank to a whole tensor.
 
-    position      of the rank among all
-    shapes        of the tensors of all ranks
+    position      position of the rank among all ranks
+    shapes        shapes of the tensors of all ranks
     read          returns the tensor of the rank at a position
     dtype         the type of the tensors
     may_be_terms  the tensor may be a term of a sum or mean over ranks; parameters and states of optimizers may not
@@ -107,7 +110,10 @@ class RelationFinder(NamedTuple):
     def _combined(
         self, own: np.ndarray, cuts: Sequence[PartOfWhole], whole: np.ndarray, least: float
     ) -> Optional[Relation]:
-        """Return a certain relation of values computed from those of one or several ranks; None without one."""
+        """Return a certain relation of values that are computed from one or several ranks; None if there is none.
+
+        least: the smallest distance of an unchanged part
+        """
         for cut in cuts:
             part = cut.of(whole)
             for values, name in self._derived(own, cut):
@@ -120,7 +126,7 @@ class RelationFinder(NamedTuple):
         import numpy as np
 
         if cut.parts > 1 and own.dtype.kind in "fV":
-            # The mean over the elements of one rank has a larger derivative than that over all.
+            # A mean over the elements of one rank has larger derivatives than a mean over all elements.
             for scale in cut.scales:
                 yield own.astype(np.float64) / scale, f"{cut.name}, divided by {scale}"
         members = [member for member in cut.members if self.shapes[member] == own.shape]
@@ -129,7 +135,7 @@ class RelationFinder(NamedTuple):
         terms = [self.read(member).astype(np.float64) for member in members]
         have_one_value = all(np.array_equal(terms[0], term) for term in terms[1:])
         if have_one_value and own.size > 1:
-            return  # a value that all ranks have is no term
+            return  # a tensor that is equal on all ranks is no term
         if have_one_value and not cut.name:
             yield terms[0] / len(terms), f"{SUM} {len(terms)} ranks, divided by {len(terms) ** 2}"
         part = f" of {cut.name}" if cut.name else ""
@@ -153,9 +159,9 @@ class RelationFinder(NamedTuple):
 def cuts_of(
     position: int, shapes: Sequence[tuple[int, ...]], whole: tuple[int, ...], ways: Sequence[int] = BLOCKS
 ) -> Iterator[PartOfWhole]:
-    """Yield the ways in which tensors of these shapes may be parts of a whole, the most usual one first.
+    """Yield the parts that a rank may have if tensors of these shapes are parts of a whole, the most usual first.
 
-    The parts of all ranks are the whole, or those of groups of ranks, in row-major order of a mesh.
+    All ranks together have the whole, or each group of ranks does. Ranks are in row-major order of a mesh.
     """
     shape = shapes[position]
     if len(shape) != len(whole):
@@ -263,9 +269,9 @@ def distance_of(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def why_no_whole(terms: Sequence[np.ndarray], whole: np.ndarray) -> list[str]:
-    """Return how the tensors of several ranks, each of which should be the whole, are related to it.
+    """Return a sentence on how the tensors of several ranks differ from the whole that each of them should be.
 
-    terms: of all ranks, in float64
+    terms: the tensors of all ranks, in float64
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""The same tensor on all ranks of one side, and the whole tensors that its parts or terms form."""
+"""Find the same tensor on all ranks of one side, and the whole tensors that its parts or terms form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Portion", "RanksOfSide", "WholeTensor", "identity_text"]
 
 
 class Portion(NamedTuple):
-    """The values of a rank, the matching part of the other side, and its name: "part 1 of 2 along axis 0"."""
+    """Values of a rank, the same values of the other side, and their relation: "part 1 of 2 along axis 0"."""
 
     values: np.ndarray
     counterpart: np.ndarray
@@ -29,14 +29,14 @@ class Portion(NamedTuple):
 
 
 class WholeTensor(NamedTuple):
-    """A whole tensor of the program, from a single rank, or assembled from several ranks of the other side."""
+    """A whole tensor of the program, from a single rank or assembled from several ranks. numpy: returns its values"""
 
     shape: tuple[int, ...]
     numpy: Callable[[], np.ndarray]
 
 
 class RanksOfSide:
-    """The tensors of one rank of several, with those of the other ranks.
+    """The tensors of one of several ranks, and the same tensors on the other ranks.
 
     operators     the operators of that rank
     operators_of  returns the operators of a rank by its position; called only if something differs
@@ -66,7 +66,7 @@ class RanksOfSide:
         return len(self.numbers)
 
     def siblings(self, record: Record) -> Optional[list[Record]]:
-        """Return the corresponding record of every rank; None if a rank has none."""
+        """Return the corresponding records of all ranks, in their order; None if a rank has no such record."""
         if self._siblings_by_id is None:
             self._siblings_by_id = {}
             for number in range(self._count):
@@ -80,14 +80,14 @@ class RanksOfSide:
         return siblings if len(siblings) == self._count else None
 
     def placement(self, record: Record) -> Optional[Placement]:
-        """Return the recorded placement of a tensor."""
+        """Return the recorded placement of a tensor; None if there is none."""
         if self._placements is None:
             self._placements = placements_of(self.operators)
             self._terms = terms_of(self.operators, self._placements)
         return Placement.of(record.attrs) or self._placements.get(memory_of(record))
 
     def terms(self, record: Record) -> Optional[int]:
-        """Return the number of ranks whose terms add up to a tensor, if a collective operator shows it."""
+        """Return the number of ranks by which DTensor divided a bias (see `terms_of`); None for other tensors."""
         self.placement(record)
         return self._terms.get(id(record), self._terms.get(memory_of(record)))
 
@@ -106,7 +106,10 @@ class RanksOfSide:
         return Portion(total, total, f"{MEAN if is_mean else SUM} {len(addends)} ranks")
 
     def beside(self, record: Record, placement: Placement, along: Sequence[bool]) -> list[Record]:
-        """Return the records of the ranks at the same coordinates of the mesh, except along the selected dimensions."""
+        """Return the records of the ranks with the same coordinates in the mesh.
+
+        along: for each dimension of the mesh, True if the coordinates of this dimension may differ
+        """
         origin = placement.coordinates(-1 if record.rank is None else record.rank)
         beside = []
         for sibling in self.siblings(record) or ():
@@ -118,10 +121,10 @@ class RanksOfSide:
         return beside
 
     def wholes(self, record: Record, part: Record) -> Iterator[WholeTensor]:
-        """Yield whole tensors that the ranks of this side may form together, for a part on a rank of the other side.
+        """Yield the whole tensors that the ranks of this side may form, for a part on a rank of the other side.
 
-        There is a single one if the user or the dump specifies the layout; else one for each way to split the axis that
-        differs. A tensor of the same shape on both sides is whole, or a term of a sum over the ranks.
+        If the user or the dump specifies the layout, there is only one. Else there is one for each way to split the
+        axis whose sizes differ. If both sides have the same shape, the tensor is whole, or a term of a sum over ranks.
         """
         import numpy as np
 
@@ -155,7 +158,7 @@ class RanksOfSide:
                 yield _whole(_joined_blocks(arrays, blocks, axis))
 
     def _specified(self, record: Record) -> Optional[Placement]:
-        """Return the layout of the user, else the recorded placement."""
+        """Return the placement that the user gave, else the recorded placement; None without either."""
         layout = self.layouts.of(record)
         if layout is None:
             return self.placement(record)
@@ -171,7 +174,7 @@ class RanksOfSide:
         return layout.placement(record, self.numbers, shape)
 
     def _joined(self, record: Record, placement: Placement) -> Optional[np.ndarray]:
-        """Return the whole, assembled from the parts of the ranks, or the sum of their terms."""
+        """Return the whole tensor: the parts of the ranks joined, or their terms added; None if shapes do not fit."""
         import numpy as np
 
         if not any(axis.startswith("shard") for axis in placement.axes):
@@ -201,7 +204,7 @@ class RanksOfSide:
         return whole
 
     def parts_of(self, record: Record) -> Optional[list[Record]]:
-        """Return the records of the distinct parts of a tensor; None if they are terms of a sum."""
+        """Return the records of the different parts of a tensor, one for each part; None for terms of a sum."""
         placement = self._specified(record)
         if placement is not None:
             if any(axis.startswith("partial") for axis in placement.axes):
@@ -210,7 +213,7 @@ class RanksOfSide:
         siblings = self.siblings(record)
         if siblings is None:
             return [record]
-        # If some ranks have equal tensors, all are assumed to.
+        # If some ranks have equal tensors, the tensor is assumed to be whole on all ranks.
         contents = {(sibling.shape, identity_text(sibling)) for sibling in siblings}
         return siblings if len(contents) == len(siblings) else [record]
 

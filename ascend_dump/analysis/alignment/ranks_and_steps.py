@@ -1,4 +1,4 @@
-"""Choose the records of two dumps that are compared: step by step, rank by rank, or several ranks with fewer."""
+"""Choose which records of two dumps are compared with each other: of the same step and rank, or of several ranks."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ ReadMadeOf = Callable[[Record], MadeOf]
 
 
 def may_be_parts(count: int, other_count: int, layouts: ShardLayouts) -> bool:
-    """Return whether ranks of both sides may contain different parts; else the smaller side merely lacks ranks.
+    """Return True if ranks may contain parts of the tensors of the other side; else one side merely lacks ranks.
 
-    They may if one side has a multiple of the ranks of the other, or if the user's layouts say so.
+    They may if the number of ranks of one side is a multiple of that of the other, or if the user gave layouts.
     """
     smaller, larger = sorted((count, other_count))
     return larger != smaller and smaller > 0 and (larger % smaller == 0 or bool(layouts))
 
 
 class RankGroup(NamedTuple):
-    """The ranks of the side with more of them, whose tensors are parts of those of the other side's ranks.
+    """The ranks of the side with more ranks. Their tensors are parts of the tensors of the other side.
 
+    of_actual    True if this side is actual
     numbers      numbers of the ranks, in order
-    batches      of these ranks
+    batches      records of these ranks, by rank and step
     made_of      `Dump.made_of` of this side
-    counterpart  the ranks of the other side, if it has several too
-    layouts      the layouts of the user
-    over_ranks   sums and means over ranks so far, by contents
+    counterpart  the ranks of the other side, if it has several ranks too
+    layouts      the layouts that the user gave
+    over_ranks   sums and means over ranks that were found so far, by contents
     """
 
     of_actual: bool
@@ -64,7 +65,7 @@ class RankGroup(NamedTuple):
         made_of: tuple[ReadMadeOf, ReadMadeOf],
         layouts: ShardLayouts = NO_LAYOUTS,
     ) -> Optional[RankGroup]:
-        """Return the group; None if neither the numbers of ranks, nor the user, nor shapes indicate parts."""
+        """Return the group of ranks; None if nothing indicates parts: neither numbers of ranks, layouts, nor shapes."""
         ranks = [tuple(sorted({rank for rank, _ in side}, key=_number)) for side in (a, b)]
         if not may_be_parts(len(ranks[0]), len(ranks[1]), layouts):
             return None
@@ -82,7 +83,10 @@ class RankGroup(NamedTuple):
         return None
 
     def joined(self, few: dict[Key, list[Batch]]) -> Steps:
-        """Join steps like `joined_steps`: each rank with one of the other side, each of which gets equally many."""
+        """Pair the steps of each rank with those of a rank of the other side, like `joined_steps`.
+
+        Each rank of the other side gets equally many ranks of this side. few: the records of the other side
+        """
         other_ranks = tuple(sorted({rank for rank, _ in few}, key=_number))
         steps = sorted({step for _, step in (*few, *self.batches)}, key=_number)
         rows = [
@@ -93,12 +97,17 @@ class RankGroup(NamedTuple):
         return rows if self.of_actual else [(key, whole, part) for key, part, whole in rows]
 
     def _partner(self, rank: Optional[int]) -> int:
-        """Return the position of the rank of the other side that a rank is compared with."""
+        """Return the position of the rank of the other side with which a rank is compared."""
         count = 1 if self.counterpart is None else len(self.counterpart.numbers)
         return self.numbers.index(rank) * count // len(self.numbers)
 
     def shards(self, key: Key, parts: Sequence[Operator], whole: Sequence[Operator]) -> Portions:
-        """Return the portions of one rank in one step. parts, whole: operators of the rank, and of its partner."""
+        """Return the `Portions` of one rank in one step.
+
+        key    the rank and the step
+        parts  the operators of this rank
+        whole  the operators of the rank of the other side with which it is compared
+        """
         rank, step = key
         position = self.numbers.index(rank)
         partner = None
@@ -125,7 +134,7 @@ class RankGroup(NamedTuple):
 
 
 def _are_of_other_worlds(*sides: dict[Key, list[Batch]]) -> bool:
-    """Return True if both sides ran on other numbers of ranks, so that no rank is missing."""
+    """Return True if the sides ran on different numbers of ranks, and all ranks are present in both dumps."""
     sizes = [
         {
             None if record.path is None else world_size_of(record.path.parts)
@@ -145,7 +154,7 @@ def _number(value: Optional[int]) -> int:
 
 
 def numbered_alike(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> dict[Key, list[Batch]]:
-    """Return `a` with the step of `b` if each side has a single step, else `a`."""
+    """Return `a` with its step renumbered to that of `b` if each side has a single step; else return `a`."""
     steps = [{step for _, step in side} for side in (a, b)]
     if any(len(numbers) != 1 for numbers in steps):
         return a
@@ -154,7 +163,10 @@ def numbered_alike(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> dict
 
 
 def joined_steps(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> Steps:
-    """Return (rank and step, records of actual, records of the reference), rank by rank in the order of steps."""
+    """Return (rank and step, records of actual, records of the reference), rank by rank in the order of steps.
+
+    If each side has a single rank, or a single step of a single rank, these are paired even if their numbers differ.
+    """
     rank_a, rank_b = {rank for rank, _ in a}, {rank for rank, _ in b}
     if len(rank_a) == len(rank_b) == 1 and rank_a != rank_b:
         [only_a], [only_b] = rank_a, rank_b
@@ -168,7 +180,7 @@ def joined_steps(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> Steps:
 
 
 def by_key(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> Steps:
-    """Pair each rank and step with the same one of the other side."""
+    """Pair each rank and step with the same rank and step of the other side; empty lists stand for missing ones."""
     keys = sorted({*a, *b}, key=lambda key: (_number(key[0]), _number(key[1])))
     return [(key, a.get(key, []), b.get(key, [])) for key in keys]
 

@@ -1,4 +1,4 @@
-"""Parts of two programs that are built differently, between operators that have the same weights in both."""
+"""Choose which pairs to believe if two programs are built differently: products, and operators with equal weights."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ascend_dump.reading import Record
 
 __all__ = ["OperatorGroups", "are_built_otherwise", "between_borders", "divided", "in_one_order", "is_inside"]
 
-#: Operators of one call, and for the position of each the same operator in all calls, by their index.
+#: Operators of one call; and for the position of each: the same operator in all calls, by index of the call.
 OperatorGroups = tuple[list[Operator], dict[int, dict[int, Operator]]]
-#: Tensors with a larger relative distance do not agree: in rounding units, and at least.
+#: Tensors with a larger relative distance do not agree: in rounding units, but at least _LEAST_APART.
 _UNITS_APART, _LEAST_APART = 64.0, 1e-4
 
 
@@ -28,7 +28,10 @@ def are_built_otherwise(actual: Sequence[Operator], reference: Sequence[Operator
 
 
 def divided(group: OperatorGroups, wide: Mapping[int, Sequence[NarrowPart]]) -> OperatorGroups:
-    """Return the operators and those of all calls, like `_groups`, with wide products divided."""
+    """Return the operators, and the same operators in all calls, with wide products divided into narrow ones.
+
+    wide: the parts of each wide product, by its position
+    """
     if not wide:
         return group
     operators: list[Operator] = []
@@ -49,7 +52,7 @@ def divided(group: OperatorGroups, wide: Mapping[int, Sequence[NarrowPart]]) -> 
 
 
 def in_one_order(match: Match) -> Match:
-    """Return the match with crossed inputs if the same weight is another one of two inputs that may be exchanged."""
+    """Return the match with `is_crossed` set if a commutative operator has the same weight at the other index."""
     if not commutes(match.reference) or len(match.actual.inputs) != 2:
         return match
     contents = [[record.content for record in operator.inputs] for operator in (match.actual, match.reference)]
@@ -62,13 +65,14 @@ def in_one_order(match: Match) -> Match:
 def between_borders(
     matches: Sequence[Match], parts: Mapping[int, Optional[Record]], unit: float, agreeing: set[int]
 ) -> Iterator[Match]:
-    """Yield the matches without weak ones between tensors that agree: these parts are built differently.
+    """Yield the matches that can be believed, in parts of the programs that are built differently.
 
-    Operators with the same weights are sure. Weak ones that differ are kept only if the next sure one reads a tensor
-    that differs too.
+    Matches of the mapping, and of two products, are sure. All others are weak. A weak match whose outputs differ is
+    dropped if all inputs of the next sure match agree, or if no sure match follows: the operators are not the same.
 
-    parts: the records that are compared
-    agreeing: receives the identities of the sure matches whose inputs agree
+    parts     by `id` of a record: the record that is compared
+    unit      the rounding unit
+    agreeing  receives the `id` of the reference operator of each sure match whose inputs agree
     """
     limit = max(_UNITS_APART * unit, _LEAST_APART)
     weak: list[Match] = []
@@ -87,13 +91,13 @@ def between_borders(
 
 
 def is_inside(operator: Operator, matches: Sequence[Match], of_actual: bool, agreeing: set[int]) -> bool:
-    """Return True if the next sure operator behind an operator of one side reads tensors that agree."""
+    """Return True if the next operator of a mapped match after an operator of one side reads tensors that agree."""
     sure = [match for match in matches if match.how == "mapping"]
     behind = [match for match in sure if (match.actual if of_actual else match.reference).position > operator.position]
     return bool(behind) and id(behind[0].reference) in agreeing
 
 
 def _is_near(a: Optional[Record], b: Optional[Record], parts: Mapping[int, Optional[Record]], limit: float) -> bool:
-    """Return True if two tensors are compared, and are near each other."""
+    """Return True if two tensors are compared, and their relative distance is at most `limit`."""
     part_a, part_b = (None if record is None else parts.get(id(record)) for record in (a, b))
     return part_a is not None and part_b is not None and distance(part_a, part_b) <= limit

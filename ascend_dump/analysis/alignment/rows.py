@@ -1,10 +1,10 @@
-"""Compare some requests of a batch with the same requests in another batch: cut both sides to their rows.
+"""Compare some requests of a batch with the same requests in another batch: cut the tensors of both to their rows.
 
-The axis of the batch is found by shapes: it is the only axis with another size, in the ratio of the sizes of the two
-batches. Where rows were joined with another axis, such as tokens or heads, each row is a block of it, or every n-th
-element; values decide. A tensor of the same shape on both sides is compared whole, unless it was computed from several
-rows: such as the mean of a loss, and the differences that follow from it. Tensors that cannot be aligned are not
-compared.
+The axis of the batch is found by shapes: it is the only axis that has different sizes, in the ratio of the sizes of the
+two batches. If rows were joined with another axis, such as tokens or heads, a row is either a block of this axis or
+every n-th element; values show which. A tensor of the same shape on both sides is compared whole, unless it was
+computed from several rows, like the mean of a loss and everything that is computed from it. Tensors that cannot be
+aligned are not compared.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _MIXED = "computed from several rows of the batch"
 _UNALIGNED = "with no axis of the size of the batch"
 _ROW_NUMBERS = "that are the numbers of the rows"
 _VALUELESS = "without stored values"
-#: Rounding units that rows may be apart where tensors without a row took part in them, and the least such distance.
+#: Largest relative distance of rows that were computed from tensors with moved elements: in rounding units, but at
+#: least _LEAST_NEAR.
 _NEAR, _LEAST_NEAR = 4.0, 1e-5
-#: Operators that move elements along an axis, maybe from one row to another, as the routing of experts does.
+#: Operators that move elements along an axis, maybe from one row to another, like the routing to experts.
 _MOVING = frozenset(
     (
         *("argsort", "bincount", "cumsum", "flip", "gather", "histc", "index", "index_add", "index_copy", "index_put"),
@@ -47,9 +48,10 @@ _IDS = ("int32", "int64")
 class RowAlignment:
     """The rows of actual and the rows of the reference that are the same requests.
 
-    rows        rows of actual -> rows of the reference
-    cut, whole  numbers of pairs of tensors that were cut to the rows, and that are compared as they are
-    omitted     reasons why tensors are not compared, with their numbers
+    rows        from rows of actual to rows of the reference
+    cut         number of pairs of tensors that were cut to the rows
+    whole       number of pairs of tensors that are compared as they are
+    omitted     reasons why tensors are not compared, with the number of tensors
     """
 
     def __init__(self, rows: Mapping[int, int]) -> None:
@@ -96,7 +98,7 @@ class RowAlignment:
 
 
 class RowFinder:
-    """Cuts the steps of one rank to rows of their batches: those of the user, else those that ids show."""
+    """Cuts the steps of one rank to rows of their batches: rows that the user gave, or rows with equal ids."""
 
     def __init__(self, rows: Optional[Mapping[int, int]], *, may_look: bool) -> None:
         """may_look: without rows of the user, look for rows with equal ids in the first step."""
@@ -107,7 +109,7 @@ class RowFinder:
     def cut(
         self, actual: list[Operator], reference: list[Operator], mapping: Optional[Mapping[str, str]]
     ) -> tuple[list[Operator], list[Operator]]:
-        """Return the operators of a step, cut to the rows; as they are if there is nothing to align."""
+        """Return the operators of a step, cut to the rows; unchanged if there is nothing to align."""
         if self._user_rows is None and self._may_look:
             self._may_look = False
             rows = rows_of_ids(actual, reference)
@@ -132,7 +134,7 @@ class RowFinder:
 
 
 def check_rows(rows: Optional[Mapping[int, int]], **settings: object) -> None:
-    """Raise ConfigError for rows that are no mapping of numbers, and for settings that exclude them."""
+    """Raise ConfigError for rows that are no mapping of numbers, or if a setting is given that excludes `rows`."""
     if rows is None:
         return
     is_mapping = isinstance(rows, Mapping) and bool(rows)
@@ -147,20 +149,21 @@ def check_rows(rows: Optional[Mapping[int, int]], **settings: object) -> None:
 
 
 class _RowStep:
-    """The replacements of one step. sizes: of the batches of actual and of the reference."""
+    """The records of one step after they are cut. sizes: sizes of the batches of actual and of the reference"""
 
     def __init__(self, alignment: RowAlignment, sizes: tuple[int, int]) -> None:
         self._alignment = alignment
         self._sizes = sizes
-        #: By id: the part of a record; None if it is not compared.
+        #: By `id` of a record: the part that replaces it; None if it is not compared.
         self._parts: dict[int, Optional[Record]] = {}
         #: Keys of tensors without rows: "reduced" over rows, or with elements "moved" between them.
         self._without_rows: dict[Any, str] = {}
 
     def add(self, match: Match) -> None:
-        """Align the tensors of two operators, after those of all operators before them."""
+        """Align the tensors of two operators. All operators that ran before have to be added first."""
         kinds = {self._input(a, b) for a, b in match.inputs if a is not None and b is not None}
-        # Numbers that are made, such as positions in the batch, and elements that change their rows may be others.
+        # Outputs may differ if their operator has no inputs, such as positions in the batch, or moves elements to other
+        # rows. They are cut only if the values agree.
         moves = not match.actual.inputs or operator_class(match.actual.op_type) in _MOVING
         for a, b in match.outputs:
             if a is not None and b is not None:
@@ -168,7 +171,10 @@ class _RowStep:
                 self._output(a, b, limit, depends=bool(kinds - {"whole"}))
 
     def replaced(self, operators: Sequence[Operator]) -> list[Operator]:
-        """Return operators with the parts of their records, numbered anew, without those that have no record left."""
+        """Return the operators with the parts of their records, and new positions.
+
+        Operators that have no record left are left out.
+        """
         result: list[Operator] = []
         for operator in operators:
             inputs, outputs = (
@@ -210,7 +216,11 @@ class _RowStep:
         self._without_rows.update(dict.fromkeys(_keys(a, b), kind))
 
     def _cut(self, a: Record, b: Record, limit: Optional[float] = None) -> bool:
-        """Cut both to the rows; return False if that is impossible. limit: if the values are further apart too."""
+        """Cut both records to the rows; return False if that is impossible.
+
+        limit: with it, also return False if the relative distance of the rows is larger. Records that are omitted for
+        another reason return True.
+        """
         ways = [*self._ways(a.shape or (), b.shape or ())]
         if not ways:
             return False
@@ -244,7 +254,7 @@ class _RowStep:
         )
 
     def _ways(self, shape: tuple[int, ...], reference_shape: tuple[int, ...]) -> Iterator[tuple[AxisMap, AxisMap]]:
-        """Yield the possible cuts of both: rows in blocks, and rows of every n-th element."""
+        """Yield the possible cuts of both tensors: a row is a block of the axis, or every n-th element."""
         axes = [axis for axis, sizes in enumerate(zip(shape, reference_shape)) if sizes[0] != sizes[1]]
         if len(shape) != len(reference_shape) or len(axes) != 1:
             return
@@ -267,9 +277,11 @@ def _strided(axis: int, rows: Sequence[int], count: int) -> AxisMap:
 
 
 def _batch_sizes(matches: Sequence[Match]) -> tuple[int, int]:
-    """Return the sizes of both batches: the smallest sizes in the ratio that most tensors with another size have.
+    """Return the sizes of both batches.
 
-    Raises NotSupported unless most tensors of another shape have another size on one axis only.
+    For tensors that differ in the size of one axis, the most frequent ratio of the two sizes is that of the batches.
+    The smallest sizes of this ratio are returned. Raises NotSupported if all shapes are the same, or if at least as
+    many pairs of tensors cannot be aligned, because several axes differ.
     """
     ratios = Counter[tuple[int, int]]()
     smallest: dict[tuple[int, int], tuple[int, int]] = {}
@@ -298,7 +310,7 @@ def _batch_sizes(matches: Sequence[Match]) -> tuple[int, int]:
 
 
 def rows_of_ids(actual: Sequence[Operator], reference: Sequence[Operator]) -> Optional[dict[int, int]]:
-    """Return the rows of actual and their rows in the reference if ids show them; None if there is nothing to align.
+    """Return the rows of actual with the rows of the reference that have the same ids; None if ids show no such rows.
 
     The ids are the first integers that each side reads. All rows of the smaller batch have to be in the larger one.
     """
@@ -327,7 +339,7 @@ def _first_ids(operators: Sequence[Operator]) -> Optional[Record]:
 
 
 def _keys(*records: Record) -> Iterator[Any]:
-    """Yield keys of the memory and of the content of tensors, by side."""
+    """Yield keys of the storage and of the content of the tensors of both sides."""
     for side, record in enumerate(records):
         storage, content = storage_of(record), record.content
         if storage is not None:
@@ -342,13 +354,13 @@ def _is_same(a: Record, b: Record) -> bool:
 
 
 def _limit_of(record: Record) -> float:
-    """Return the largest distance of two tensors of this type that rounding may explain."""
+    """Return the largest relative distance of two tensors of this type that rounding may explain."""
     kind = float_kind(record.dtype or "")
     return 0.0 if kind is None else max(_NEAR * kind.unit, _LEAST_NEAR)
 
 
 def _distance(a: Record, b: Record) -> float:
-    """Return the L2 norm of the difference, relative to that of b."""
+    """Return the L2 norm of the difference, relative to the norm of b."""
     import numpy as np
 
     with np.errstate(all="ignore"):

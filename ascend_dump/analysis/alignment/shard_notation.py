@@ -34,7 +34,14 @@ _HINT = (
 
 
 class ShardLayout(NamedTuple):
-    """One layout. mesh: empty if all ranks form one dimension. blocks: equal blocks of the axis that are split."""
+    """One layout that the user gave.
+
+    text     the text that the user gave
+    matches  returns True for the label of a tensor that has this layout
+    mesh     sizes of the dimensions of the mesh of ranks; empty if all ranks form one dimension
+    axes     for each dimension: "replicate", "partial sum", "partial avg" or "shard AXIS"
+    blocks   number of equal blocks of the axis that are split one by one
+    """
 
     text: str
     matches: Callable[[str], bool]
@@ -43,9 +50,9 @@ class ShardLayout(NamedTuple):
     blocks: int = 1
 
     def placement(self, record: Record, ranks: Sequence[int], shape: Sequence[int]) -> Placement:
-        """Return the placement of a whole tensor of this shape, as a dump records it.
+        """Return the placement of a whole tensor of this shape on the ranks, as a dump would record it.
 
-        Raises ConfigError for another number of ranks.
+        Raises ConfigError if the mesh has another number of ranks.
         """
         mesh = self.mesh or (len(ranks),)
         if math.prod(mesh) != len(ranks):
@@ -56,7 +63,7 @@ class ShardLayout(NamedTuple):
         return Placement(ranks_text(ranks), mesh, self.axes, shape=tuple(shape))
 
     def mismatch(self, record: Record, reason: str) -> ConfigError:
-        """Return the error for a tensor whose shape contradicts the layout."""
+        """Return the error to raise for a tensor whose shape contradicts the layout."""
         return ConfigError(
             f"shards {self.text!r} do not fit {record.label} of rank {record.rank}, which has shape "
             f"{list(record.shape or ())}: {reason}",
@@ -65,7 +72,7 @@ class ShardLayout(NamedTuple):
 
 
 class ShardLayouts(tuple[ShardLayout, ...]):
-    """All layouts of the user; the last one that matches a tensor counts."""
+    """All layouts that the user gave. If several match a tensor, the last of them counts."""
 
     __slots__ = ()
 

@@ -1,8 +1,9 @@
-"""Compare several ranks with fewer: the part of a whole tensor, or the term of a sum, on each rank.
+"""Compare a program on several ranks with the same program on fewer ranks.
 
-Tensor parallelism splits parameters and activations along an axis, possibly within several blocks of it (query, key and
-value in one matrix), and makes partial sums; data parallelism splits the batch. Shapes show the possible splits, values
-show the actual one: the nearest of several is taken, and its difference is judged like any other.
+Each of the several ranks has a part of a whole tensor, or a term of a sum. Tensor parallelism splits parameters and
+activations along an axis, maybe within each of several blocks of the axis (query, key and value in one matrix), and
+makes partial sums. Data parallelism splits the batch. Shapes show which splits are possible, values show the actual
+split: the nearest one is taken, and its difference is judged like any other difference.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ NO_LAYOUTS = ShardLayouts()
 
 
 class _KnownArray:
-    """Loads an array that was read already."""
+    """A loader of a record whose array was already read."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -65,16 +66,16 @@ class _KnownArray:
 
 
 class Portions:
-    """Finds the part of the other side's tensors on one rank of several.
+    """Finds which part of a tensor of the other side one of several ranks has.
 
     operators     the operators of that rank
     operators_of  returns the operators of a rank by its position; called only if something differs
     numbers       the numbers of all ranks
     position      the position of that rank among them
-    of_actual     the side with several ranks is actual
-    layouts       the layouts of the user
-    counterpart   the ranks of the other side, if it has several too, but fewer
-    over_ranks    sums and means over ranks in earlier steps; those of this step are added
+    of_actual     True if the side with several ranks is actual
+    layouts       the layouts that the user gave
+    counterpart   the ranks of the other side, if it has several, but fewer, ranks too
+    over_ranks    sums and means over ranks of earlier steps; those of this step are added
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Portions:
         self._of_actual = of_actual
         self._ranks = RanksOfSide(operators, operators_of, numbers, position, layouts)
         self._counterpart = counterpart
-        #: Tensors over several ranks, by the contents of the rank and of the whole.
+        #: Sums and means over several ranks, by the contents of the tensor of the rank and of the whole.
         self._over_ranks: dict[Any, Portion] = {} if over_ranks is None else over_ranks
         #: The tensors of operators that update parameters, by id.
         self._updates: Optional[set[int]] = None
@@ -103,10 +104,10 @@ class Portions:
         return self._ranks
 
     def arrays(self, actual: Record, reference: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]:
-        """Return arrays with the same values of the program, and the name of the transformation; None if neither is a
-        part.
+        """Return the corresponding values of actual and of the reference, and the name of their relation.
 
-        Raises what reading a tensor raises, and ConfigError for a layout of the user that does not fit.
+        None if the rank has the whole tensor. Raises the same errors as reading a tensor, and ConfigError for a layout
+        of the user that does not fit.
         """
         if self._of_actual:
             return self._part(actual, reference)
@@ -114,9 +115,9 @@ class Portions:
         return None if part is None else (part.counterpart, part.values, f"{part.name} of the reference")
 
     def aligned(self, actual: Record, reference: Record) -> Optional[tuple[Record, Record]]:
-        """Return both records with the same elements; None if there is no part with the values of one rank.
+        """Return two records with the same elements; None if the relation combines ranks or scales values.
 
-        Raises what reading a tensor raises.
+        Raises the same errors as reading a tensor.
         """
         arrays = self.arrays(actual, reference)
         if arrays is None:
@@ -129,11 +130,14 @@ class Portions:
         return (actual, part) if self._of_actual else (part, reference)
 
     def has_to_agree(self, actual: Record, reference: Record) -> bool:
-        """Return True for tensors of an update of a parameter: no rank may have a value of its own there."""
+        """Return True for tensors of operators that update parameters, which must have the same value on all ranks."""
         return not self._may_be_term(actual if self._of_actual else reference)
 
     def why_different(self, actual: Record, reference: Record) -> list[str]:
-        """Return how a tensor differs that is no part and no term: what ranks did not do to it, in sentences."""
+        """Return a sentence on how the tensor that should be whole on every rank differs, such as a missing reduction.
+
+        Empty if it is unknown.
+        """
         record, whole = (actual, reference) if self._of_actual else (reference, actual)
         siblings = self._ranks.siblings(record)
         if siblings is None or self._counterpart is not None or record.shape != whole.shape:
@@ -152,12 +156,16 @@ class Portions:
     def statistics(
         self, actual: Record, reference: Record
     ) -> Optional[tuple[RoundedStatistics, RoundedStatistics, str]]:
-        """Return statistics like `arrays`, merged from those of the parts if possible; None if both are whole."""
+        """Return the statistics of both sides, like `arrays`; None if the tensors are whole on both sides.
+
+        Statistics of parts are merged. Those of terms are returned without numbers, because they say nothing about the
+        sum.
+        """
         record, whole = (actual, reference) if self._of_actual else (reference, actual)
         parts = self._ranks.parts_of(record)
         wholes = [whole] if self._counterpart is None else self._counterpart.ranks.parts_of(whole)
         if parts is None or wholes is None:
-            # The statistics of terms are no evidence about their sum.
+            # The statistics of terms say nothing about their sum.
             nothing = RoundedStatistics(Statistics(math.prod(record.shape or ())))
             return nothing, nothing, _TERMS
         if len(parts) == len(wholes) == 1:
@@ -177,7 +185,7 @@ class Portions:
                 return portion
             if portion is not None and is_over_ranks(portion.name):
                 self._over_ranks[contents] = portion
-            # One rank alone may write a loss to a log.
+            # If one rank alone runs the operator, such as to log a loss, use the sum or mean that was found before.
             is_of_all = portion is not None or self._ranks.siblings(record) is not None
             return portion if is_of_all or not self._may_be_term(record) else self._over_ranks.get(contents)
         candidates: list[tuple[float, Optional[Portion]]] = []
@@ -220,7 +228,7 @@ class Portions:
         return None if relation is None else Portion(*relation)
 
     def _may_be_term(self, record: Record) -> bool:
-        """Return False for tensors of an operator that updates a parameter: replicas have one value there."""
+        """Return False for tensors of operators that update parameters: all replicas have the same value there."""
         if self._updates is None:
             self._updates = {
                 id(member) for operator in self._ranks.operators if _is_update(operator) for member in operator.records
@@ -228,7 +236,7 @@ class Portions:
         return id(record) not in self._updates
 
     def _by_layout(self, layout: ShardLayout, record: Record, whole: WholeTensor) -> Optional[Portion]:
-        """Return the part by a layout of the user. Raises ConfigError if shapes contradict it."""
+        """Return the part according to a layout of the user. Raises ConfigError if shapes contradict the layout."""
         placement = layout.placement(record, self._ranks.numbers, whole.shape)
         if not any(axis.startswith("shard") for axis in layout.axes):
             if record.shape != whole.shape:
@@ -244,7 +252,7 @@ class Portions:
         return cut
 
     def _placed(self, record: Record, whole: WholeTensor) -> Optional[Portion]:
-        """Return the part by the recorded placement; None if there is none that fits."""
+        """Return the part according to the recorded placement; None if there is none, or it does not fit."""
         placement = self._ranks.placement(record)
         count = self._ranks.terms(record)
         if count is not None and record.shape == whole.shape:
@@ -293,7 +301,8 @@ class Portions:
         mean = total / len(siblings)
         ways = [(distance_of(total, whole_values), SUM, total), (distance_of(mean, whole_values), MEAN, mean)]
         least, word, result = min(ways, key=itemgetter(0))
-        # Ranks that have the whole tensor are near it, or near each other even if one rank has wrong values.
+        # If ranks have the whole tensor, they are near it, or near each other even if one rank has wrong values. Terms
+        # are not.
         nearest = min(distance_of(term, whole_values) for term in terms)
         neighbours = min(distance_of(term, following) for term, following in zip(terms, terms[1:]))
         if least >= nearest or min(nearest, neighbours) <= FAR * distance_of(whole_values, np.zeros(1)):
@@ -302,7 +311,7 @@ class Portions:
 
 
 def hold_parts(parts: Sequence[Operator], whole: Sequence[Operator], counts: tuple[int, int]) -> bool:
-    """Return whether ranks of the two sides have different parts of tensors: by placements, else by shapes of outputs.
+    """Return True if the tensors of one side are parts of those of the other, by placements or shapes of outputs.
 
     counts: the numbers of ranks of both sides
     """
@@ -320,9 +329,9 @@ def hold_parts(parts: Sequence[Operator], whole: Sequence[Operator], counts: tup
 
 
 def _is_update(operator: Operator) -> bool:
-    """Return True if an operator outside of modules writes a parameter, or a state of an optimizer.
+    """Return True if an operator outside of modules writes to a parameter, or to a state of an optimizer.
 
-    States have no name in the first step, but the gradient has that is added to them.
+    In the first step, states have no recorded name. Then they are recognised by the gradient that is added to them.
     """
     if operator.phase != "other" or not writes(operator.op_type):
         return False
@@ -333,10 +342,10 @@ def _is_update(operator: Operator) -> bool:
 
 
 def is_of_parts(transformation: str) -> bool:
-    """Return whether a pair compares something else than the tensors of the ranks themselves."""
+    """Return True if a pair does not compare the tensors of the ranks as they are: by the name of its relation."""
     return transformation.startswith(("part ", "cast", SUM, MEAN, NORM, _TERMS, _STATISTICS))
 
 
 def is_over_ranks(transformation: str) -> bool:
-    """Return whether a pair compares a sum or mean over several ranks."""
+    """Return True if a pair compares a sum, mean or norm over several ranks: by the name of its relation."""
     return transformation.startswith((SUM, MEAN, NORM))

@@ -23,7 +23,7 @@ OperatorSteps = list[tuple[Key, list[Operator], list[Operator]]]
 
 
 def may_be_divided(steps: Steps) -> bool:
-    """Return True if a step is missing on one side, and a step of both sides is much larger on one of them."""
+    """Return True if a step is missing on one side, and a step that both sides have is much larger on one side."""
     sizes = [tuple(sum(map(len, batches)) for batches in pair) for _, *pair in steps]
     return not all(map(all, sizes)) and any(min(size) > 0 and max(size) >= _MIN_RATIO * min(size) for size in sizes)
 
@@ -48,12 +48,15 @@ def divided_steps(steps: OperatorSteps) -> OperatorSteps:
 
 
 def _count_passes(operators: Sequence[Operator]) -> int:
-    """Return the number of forward passes: of unbroken sequences of operators of the phase "forward"."""
+    """Return the number of forward passes. A pass is an unbroken sequence of operators of the phase "forward"."""
     return sum(phase == "forward" for phase, _ in groupby(operator.phase for operator in operators))
 
 
 def _split_by_passes(operators: Sequence[Operator], counts: Iterator[int]) -> Iterator[list[Operator]]:
-    """Split the operators: each part has the next count of forward passes, and the operators that follow these."""
+    """Split the operators into parts. The next number in `counts` is the number of forward passes of a part.
+
+    The operators after a forward pass belong to the part of this pass.
+    """
     part: list[Operator] = []
     remaining = next(counts)
     for phase, run in groupby(operators, key=lambda operator: operator.phase):

@@ -1,4 +1,4 @@
-"""The same operator in all calls of a model, and what is left out of a comparison by tokens."""
+"""Find the same operator in all calls of a model, and the operators and tensors that are not compared by tokens."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full", "fill", "fill_", "zero_"})
-#: Operators that choose tokens by logits, or compute a loss of them.
+#: Operators that choose tokens by their logits, or compute a loss from logits.
 _CHOOSING = frozenset({"_softmax", "softmax", "_log_softmax", "log_softmax", "argmax", "topk", "sort", "multinomial"})
 _SELECTING = frozenset(
     {"index", "index_select", "gather", "index_put", "index_put_", "index_add", "index_add_", "take"}
@@ -45,19 +45,22 @@ _SELECTING = frozenset(
 
 
 def rounding_unit(call: ModelCall) -> float:
-    """Return the rounding unit of the embeddings of a call."""
+    """Return the rounding unit of the type of a call's embeddings; 0 if it is unknown."""
     outputs = (operator.outputs[0] for operator in call.operators if call.ids_record in operator.inputs)
     kinds = (float_kind(record.dtype or "") for record in outputs)
     return next((kind.unit for kind in kinds if kind is not None), 0.0)
 
 
 def base_of(calls: Sequence[ModelCall]) -> int:
-    """Return the index of the call with most tokens."""
+    """Return the index of the base call: the call with most slots, of several the first."""
     return max(range(len(calls)), key=lambda index: (calls[index].ids.size, -index))
 
 
 def groups_of(calls: Sequence[ModelCall], base: int) -> tuple[list[Operator], dict[int, dict[int, Operator]]]:
-    """Return the operators of the base, and for the position of each the same operator in each call."""
+    """Return the operators of the base call, and for the position of each: the same operator in the other calls too.
+
+    It is given by index of the call. Calls without this operator are left out.
+    """
     operators = _numbered(calls[base].operators)
     groups = {operator.position: {base: operator} for operator in operators}
     for index, call in enumerate(calls):
@@ -72,7 +75,10 @@ def _numbered(operators: Sequence[Operator]) -> list[Operator]:
 
 
 def records_of_calls(operators: Mapping[int, Operator], io: str, like: Record) -> dict[int, Record]:
-    """Return the record of each call with the io and index of a record."""
+    """Return the record with the io and index of `like` in each call, by index of the call.
+
+    io: which records of the operators to search, "inputs" or "outputs"
+    """
     found = {}
     for index, operator in operators.items():
         records = operator.inputs if io == "inputs" else operator.outputs
@@ -83,7 +89,12 @@ def records_of_calls(operators: Mapping[int, Operator], io: str, like: Record) -
 
 
 def replaced(operators: Sequence[Operator], parts: Mapping[int, Optional[Record]]) -> dict[int, Operator]:
-    """Return operators with the parts of their records by old positions, without those that have no record left."""
+    """Return the operators with the records that are compared, by their old positions.
+
+    Operators that have no record left are left out.
+
+    parts: by `id` of a record, what replaces it; None if it is not compared
+    """
     result: dict[int, Operator] = {}
     for operator in operators:
         inputs, outputs = (
@@ -102,7 +113,7 @@ def replaced(operators: Sequence[Operator], parts: Mapping[int, Optional[Record]
 
 
 def is_append(side: TokenSide, operators: Mapping[int, Operator]) -> bool:
-    """Return True for the operator that appends the keys, or values, of new tokens to a cache."""
+    """Return True for an operator that appends the keys or values of new tokens to a cache. operators: by call"""
     has_cache = False
     for index, operator in operators.items():
         if (
@@ -124,7 +135,7 @@ def is_append(side: TokenSide, operators: Mapping[int, Operator]) -> bool:
 
 
 def computes_floats(operator: Operator) -> bool:
-    """Return True for an operator that computes floating-point values."""
+    """Return True for an operator that computes floating-point values from others: no move, no source, no mask."""
     if moves_elements(operator.op_type) or is_source(operator.op_type):
         return False
     if operator_class(operator.op_type) in _MASK_MAKERS:
@@ -134,7 +145,7 @@ def computes_floats(operator: Operator) -> bool:
 
 
 def orders_in(call: ModelCall) -> list[tuple[int, np.ndarray]]:
-    """Return the orders in which operators of a call sort elements, with the positions of the operators."""
+    """Return (position, order) of the operators of a call that sort elements. An order is a permutation of indices."""
     import numpy as np
 
     orders = []
@@ -156,7 +167,7 @@ def orders_in(call: ModelCall) -> list[tuple[int, np.ndarray]]:
 def orders_before(
     orders: Sequence[Sequence[tuple[int, np.ndarray]]], operators: Mapping[int, Operator], record: Record
 ) -> dict[int, np.ndarray]:
-    """Return the last order before an operator in each call, for its outputs that of the operator itself too."""
+    """Return for each call the last order that an operator before this one made; for outputs, this one counts too."""
     found = {}
     for index, operator in operators.items():
         before = [order for position, order in orders[index] if position < operator.position + (record.io == "output")]
@@ -170,12 +181,15 @@ def _is_float(record: Record) -> bool:
 
 
 def _selects(operator: Operator) -> bool:
-    """Return True for an operator that selects elements by numbers or masks."""
+    """Return True for an operator that selects elements by integers or masks."""
     return operator_class(operator.op_type) in (*_MASK_MAKERS, *_SELECTING)
 
 
 def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
-    """Return the identities of operators without a partner that choose tokens behind the last one with a partner."""
+    """Return the `id` of each operator after the last paired one, from the first that chooses tokens on.
+
+    paired: the `id` of each operator that has a partner
+    """
     last = max((n for n, operator in enumerate(operators) if id(operator) in paired), default=len(operators))
     behind = operators[last + 1 :]
     first = next((n for n, op in enumerate(behind) if operator_class(op.op_type) in _CHOOSING), len(behind))
@@ -183,19 +197,22 @@ def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
 
 
 def makes_mask(match: Match) -> bool:
-    """Return True if one of two operators makes a mask, and the other numbers: they are not the same operator."""
+    """Return True if one operator of a match makes a mask and the other one numbers, so that the match is wrong."""
     return any(
         a is not None and b is not None and (a.dtype == "bool") != (b.dtype == "bool") for a, b in match.outputs[:1]
     )
 
 
 def is_place_of_extreme(operator: Operator, record: Record) -> bool:
-    """Return True for the index of a largest or smallest value: among keys it depends on padding and caches."""
+    """Return True for the output of max or min that is an index. Among keys, it depends on padding and caches."""
     return operator_class(operator.op_type) in ("max", "min") and record.io == "output" and not _is_float(record)
 
 
 def is_made_number(match: Match, pair: tuple[Record, Record]) -> bool:
-    """Return True for integers that differ and that no operator computes floating-point values from, nor with."""
+    """Return True for integers that differ, if this operator computes no floating-point values from or with them.
+
+    Such integers number slots or elements, which may differ between programs.
+    """
     a, b = pair
     if _is_float(a) or (any(map(_is_float, match.reference.inputs)) and not _selects(match.reference)):
         return False

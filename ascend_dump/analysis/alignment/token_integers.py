@@ -1,4 +1,4 @@
-"""Positions, masks and lengths of the calls of a model, by the integers that it reads before its first product."""
+"""Find the positions, masks and lengths of each call of a model among the integers that the call records early."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["IntegersOfCalls", "TokenRun"]
 
-#: The operator, the side and the index of a record.
+#: The name of the operator, "input" or "output", and the index of a record.
 _Key = tuple[str, str, int]
 _MASKS = ("bool", *INTEGERS, "uint8")
-#: Operators of a call in which positions and masks are looked for; they are made before the first product.
-#: Engines read positions and lengths in the attention of the first layer only, behind these products at most.
+#: Programs usually make positions and masks before the first product of a call. Engines read positions and lengths only
+#: in the attention of the first layer, so the search for these ends at the product of this number.
 _FIRST_PRODUCTS = 5
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_grouped_mm", "convolution"})
 
@@ -27,9 +27,11 @@ _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_gr
 class TokenRun(NamedTuple):
     """Slots of one row that belong to one request.
 
-    ids       of the slots
-    position  the recorded position of the first one, if any
-    cached    tokens of the request that are in a cache before this call, if it is the first one of the request
+    row       index of the row
+    slots     indices of the slots in the row
+    ids       ids of the tokens in the slots
+    position  the recorded position of the first slot; None if positions are not recorded
+    cached    number of tokens of the request that a cache holds before this call; meaningful for its first call
     """
 
     row: int
@@ -39,7 +41,7 @@ class TokenRun(NamedTuple):
     cached: int
 
     def part(self, begin: int, end: int) -> TokenRun:
-        """Return some of the slots."""
+        """Return the run of the slots from index `begin` to `end`."""
         position, cached = (None if n is None else n + begin for n in (self.position, self.cached))
         return TokenRun(self.row, self.slots[begin:end], self.ids[begin:end], position, cached or 0)
 
@@ -47,18 +49,20 @@ class TokenRun(NamedTuple):
 class IntegersOfCalls:
     """Reads positions, masks and lengths of the calls of one side.
 
-    The call with most slots shows which records they are; the same records have them in the other calls.
+    The records of positions are found in the call with most slots, those of masks and lengths in the first call that
+    has any. The same records have them in the other calls.
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
         largest = max(calls, key=lambda call: (call.width, call.rows))
         keys = list(_keys(largest, _are_positions))
         if keys:
-            # Numbers of slots begin at 0 in each call, positions do not; and a program may be given them.
+            # Slot numbers begin at 0 in each call, positions do not. Of several records, an input that no operator of
+            # the call made is likelier to be the positions.
             given = _given(largest)
             self._positions: Optional[_Key] = max(keys, key=lambda key: (_later_calls(calls, key), key in given))
         else:
-            # Slots of a cache count up as well, further than positions.
+            # Slot numbers of a cache count up as well, but are larger than positions.
             later = _keys(largest, _are_positions, _FIRST_PRODUCTS)
             self._positions = min(later, key=lambda key: _largest(largest, key), default=None)
         self._mask = next((key for call in calls if (key := _first_key(call, _is_mask)) is not None), None)
@@ -82,9 +86,10 @@ class IntegersOfCalls:
         return bool((positions[:, -1] >= call.width).any())
 
     def segments(self, call: ModelCall) -> Iterator[TokenRun]:
-        """Yield the parts of a call with consecutive positions, without padding: each belongs to one request.
+        """Yield the runs of slots with consecutive positions, without padding.
 
-        Requests whose positions follow each other by chance may be in one part.
+        A run belongs to one request, but if positions of several requests follow each other by chance, one run has
+        their slots.
         """
         import numpy as np
 
@@ -120,7 +125,7 @@ class IntegersOfCalls:
 def _segment(
     call: ModelCall, row: int, slots: Sequence[int], positions: Optional[np.ndarray], cached: Optional[int]
 ) -> TokenRun:
-    """Return a part of a row. cached: the number of tokens before this call, by its mask"""
+    """Return a run of some slots of a row. cached: number of tokens before this call, by its mask; None if unknown"""
     ids = tuple(call.ids[row, list(slots)].tolist())
     if positions is None:
         return TokenRun(row, tuple(slots), ids, None, cached or 0)
@@ -131,7 +136,7 @@ def _segment(
 
 
 def _are_repeated(positions: np.ndarray) -> np.ndarray:
-    """Return True for slots before a slot of the same position: padding on the left has that of the first token."""
+    """Return True for each slot whose next slot has the same position: padding on the left, before the first token."""
     import numpy as np
 
     repeated = np.zeros(positions.shape, bool)
@@ -140,9 +145,9 @@ def _are_repeated(positions: np.ndarray) -> np.ndarray:
 
 
 def _integers(call: ModelCall, products: int = 1) -> Iterator[tuple[_Key, Record]]:
-    """Yield the integer records of a call with their keys: operator, side and index.
+    """Yield the integer records of a call with their keys.
 
-    products: number of products at which to stop
+    products: the search ends at this product of the call; 1 is the first
     """
     for operator in call.operators:
         if operator_class(operator.op_type) in _PRODUCTS:
@@ -174,13 +179,13 @@ def _largest(call: ModelCall, key: _Key) -> int:
 
 
 def _later_calls(calls: Sequence[ModelCall], key: _Key) -> int:
-    """Return the number of calls that begin behind the first position, by a record."""
+    """Return the number of calls in which a record has numbers beyond the slots, as positions in later calls are."""
     arrays = [(call, array) for call in calls if (array := _find(call, key)) is not None]
     return sum(array.size in (call.width, call.ids.size) and int(array.max()) >= call.width for call, array in arrays)
 
 
 def _given(call: ModelCall) -> set[_Key]:
-    """Return the keys of integers that no operator of the call made."""
+    """Return the keys of integer inputs that no operator of the call made."""
     made: set[object] = set()
     given: set[_Key] = set()
     for key, record in _integers(call):
@@ -210,9 +215,10 @@ def _read(record: Record) -> Optional[np.ndarray]:
 
 
 def _are_positions(call: ModelCall, array: np.ndarray) -> bool:
-    """Return True for positions of all slots: rows that count up, but for padding and where a request begins.
+    """Return True if an array may be the positions of all slots: most slots of a row are one more than the slot before.
 
-    A row of several requests goes on with another one at any position.
+    Exceptions are padding and the begin of a request. If the call has a single row, it may have several requests, each
+    of which begins at any position.
     """
     import numpy as np
 
@@ -237,13 +243,13 @@ def _is_mask(call: ModelCall, array: np.ndarray) -> bool:
     if not set(values.tolist()) <= {0, 1} or len(values) != 2 or not (array[:, 0] | array[:, -1]).all():
         return False
     ends = np.diff(array.astype(np.int8), axis=1)
-    # A causal mask of as many rows as slots ends one slot later in each row.
+    # A causal mask has as many rows as slots, and ends one slot later in each row.
     is_causal = len(array) == array.shape[1] > 1 and np.array_equal(array.astype(bool), np.tri(len(array), dtype=bool))
     return bool((np.abs(ends).sum(axis=1) <= 2).all()) and not is_causal
 
 
 def _are_lengths(call: ModelCall, array: np.ndarray) -> bool:
-    """Return True for the ends of packed requests: counting from 0 to the number of slots."""
+    """Return True for the boundaries of packed requests: they do not decrease from 0 to the number of slots."""
     import numpy as np
 
     if array.ndim != 1 or len(array) < 2 or array.dtype == bool or array[0] != 0 or array[-1] != call.ids.size:

@@ -1,4 +1,4 @@
-"""Records of the values of common tokens, in one order for both sides."""
+"""Make records that contain the values of the tokens that both sides have, in the same order on both sides."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CommonTokens:
-    """The tokens that both sides have. index_of: [tokens, 2], the sequence of actual, and the position in it."""
+    """The tokens that both sides have. index_of: [tokens, 2], number of the sequence of actual, and position in it"""
 
     index_of: np.ndarray
 
@@ -62,7 +62,12 @@ class TensorOfCalls:
     def __init__(
         self, side: TokenSide, records: Mapping[int, Record], base: int, orders: Mapping[int, np.ndarray]
     ) -> None:
-        """orders: of sorted elements, by index of the call; none if there are no such elements."""
+        """Keep the records of a tensor.
+
+        records  the record in each call, by index of the call
+        base     the index of the base call
+        orders   the order of sorted elements, by index of the call; empty if no elements are sorted
+        """
         self.side, self.records, self.orders = side, dict(records), orders
         self.base = records.get(base, next(iter(records.values())))
         self.shapes = {index: record.shape or () for index, record in records.items()}
@@ -81,7 +86,7 @@ class TensorOfCalls:
         return ways
 
     def tokens_in(self, way: Way, tokens: CommonTokens) -> np.ndarray:
-        """Return [tokens], True for those that this tensor has."""
+        """Return [tokens]: True for the common tokens that this tensor has values of."""
         # The order of elements changes no set of tokens.
         return self.side.tokens_in(way._replace(is_sorted=False), self.shapes, tokens.count)
 
@@ -93,14 +98,17 @@ class TensorOfCalls:
         return rest_shape(way, shape, self.side.calls[index].rows)
 
     def changed(self) -> Record:
-        """Return the record of the first call in which a tensor without tokens has another content, else the base."""
+        """Return the record of the first call whose content differs from the base call; else that of the base call.
+
+        It is for tensors without tokens.
+        """
         content = self.base.content
         return next((record for record in self.records.values() if record.content != content), self.base)
 
     def values(self, way: Way, tokens: CommonTokens) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values of all common tokens, and True for those that are recorded.
+        """Return the values of all common tokens, and for each token True if it is recorded.
 
-        Of a key in several caches, the first value, or the last one that differs from it.
+        A key may be in the caches of several calls. Then its value is the last that differs from the value before.
         """
         import numpy as np
 
@@ -139,7 +147,7 @@ class TensorOfCalls:
 
 
 class TokenPart:
-    """Reads the values of common tokens of one tensor. numbers: of the tokens that both sides have there."""
+    """Reads the values of common tokens of one tensor. numbers: numbers of the tokens that both sides have there"""
 
     def __init__(
         self,
@@ -152,9 +160,9 @@ class TokenPart:
     ) -> None:
         self._tensor, self._way, self._present, self._shape = tensor, way, present, shape
         self.tokens, self.numbers = tokens, numbers
-        #: The memory that the values are in, common to all tensors with parts of it; None if unknown.
+        #: A key of the memory in which the values are, the same for all tensors in this memory; None if unknown.
         self.memory: Optional[Hashable] = None
-        #: The integer type of the other side, which has the same numbers; "" for the type of the tensor.
+        #: The integer type to which values are converted, because the other side has it; "" if they are not converted.
         self.integer_type = ""
 
     @property
@@ -174,7 +182,7 @@ class TokenPart:
         return part.astype(self.integer_type) if self.integer_type else part
 
     def without(self, record: Record, left_out: np.ndarray) -> Record:
-        """Return a record without some tokens. left_out: [tokens], True for these"""
+        """Return a record without some tokens. left_out: [tokens], True for tokens to leave out"""
         numbers = self.numbers[~left_out[self.numbers]]
         shape = (len(numbers), *self._shape[1:])
         part = TokenPart(self._tensor, self._way, self.tokens, numbers, self._present, shape)
@@ -186,7 +194,7 @@ class TokenPart:
 
 
 class _WholeTensor:
-    """Reads a tensor as it is, which is known by its memory."""
+    """Reads a tensor as it is. Its content key is its memory, if this is known."""
 
     def __init__(self, whole: Record) -> None:
         self._whole = whole
@@ -203,16 +211,16 @@ class _WholeTensor:
 
 
 class MemorySources:
-    """The memory that values of one side come from, where operators of this side alone move them to other memory."""
+    """Finds the memory from which values of one side come, if operators that only this side has moved them."""
 
     def __init__(self, side: int) -> None:
         self._side = side
         self._sources: dict[int, int] = {}
-        #: By storage: the number of operators that wrote to it, and the last one.
+        #: By storage: the number of operators that wrote to it, and the position of the last of them.
         self._writes: dict[int, tuple[int, int]] = {}
 
     def pass_through(self, operator: Operator) -> None:
-        """Note an operator that is left out: its output has the values of its last input with values."""
+        """Note that the outputs of an operator, which is left out, have the values of its last input with elements."""
         inputs = [record for record in operator.inputs if math.prod(record.shape or ())]
         if not inputs or not operator.outputs:
             return
@@ -227,14 +235,14 @@ class MemorySources:
                     self._sources[made[0]] = self._sources.get(source[0], source[0])
 
     def placed(self, record: Record, operator: Operator) -> Record:
-        """Return a record of tokens with the memory that its values come from. operator: that of the record."""
+        """Return a record of tokens, with the memory from which its values come. operator: that of the record"""
         part = token_part(record)
         if part is not None:
             part.memory = self._memory(record, operator)
         return record
 
     def placed_whole(self, record: Record, operator: Operator) -> Record:
-        """Return the record of an operator without a partner, with the memory that its values come from."""
+        """Return the record of an operator without a partner, with the memory from which its values come."""
         loader = _WholeTensor(record)
         whole = record.as_part(loader, record.shape or ())
         loader.memory = self._memory(whole, operator)
@@ -253,7 +261,7 @@ class MemorySources:
 
 
 def token_part(record: Optional[Record]) -> Optional[TokenPart]:
-    """Return the tokens of a record that `pair_parts` made; None for others."""
+    """Return the `TokenPart` of a record that `pair_parts` made; None for other records."""
     loader = None if record is None else record.loader
     return loader if isinstance(loader, TokenPart) else None
 
@@ -261,7 +269,10 @@ def token_part(record: Optional[Record]) -> Optional[TokenPart]:
 def without_tokens(
     a: Optional[Record], b: Optional[Record], left_out: np.ndarray
 ) -> tuple[Optional[Record], Optional[Record]]:
-    """Return records of `pair_parts` without some tokens; None if none are left, and other records as they are."""
+    """Return two records of `pair_parts` without some tokens; other records are returned unchanged.
+
+    left_out: [tokens], True for tokens to leave out
+    """
     parts = token_part(a), token_part(b)
     if a is None or b is None or parts[0] is None or parts[1] is None:
         return a, b
@@ -271,10 +282,11 @@ def without_tokens(
 def pair_parts(
     a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens, left_out: np.ndarray
 ) -> Optional[tuple[Record, Record]]:
-    """Return records of the values of common tokens of a tensor on both sides; None if it has no token axes.
+    """Return records of both sides with the values of the common tokens in a tensor; None if it has no axis of tokens.
+
+    Raises NotSupported if values are not stored, and the same errors as reading a tensor.
 
     left_out: [tokens], True for tokens that are not compared
-    Raises the errors of reading; NotSupported if values are not stored.
     """
     if any(record.attrs.get("skipped") for side in (a, b) for record in side.records.values()):
         raise NotSupported("values are not stored")
@@ -304,7 +316,7 @@ def pair_parts(
     return None
 
 
-#: Pairs of ways that are tried, and the distance of tensors that are the same one.
+#: Maximum number of pairs of ways that are tried, and the relative distance below which the search ends.
 _MOST_TRIED, _NEAR = 12, 1e-3
 
 
@@ -347,7 +359,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def distance(a: Record, b: Record) -> float:
-    """Return the L2 norm of the difference, relative to that of b; infinite if it cannot be read."""
+    """Return the L2 norm of the difference, relative to the norm of b; infinite if a record cannot be read."""
     import numpy as np
 
     try:

@@ -1,4 +1,4 @@
-"""The requests of one side: the ids that its calls add to each, and which of them a call continues."""
+"""Find the request to which the tokens of each call belong, and collect the ids of each request."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ UNKNOWN = -1
 
 
 def are_equal_ids(first: int, second: int) -> bool:
-    """Return True for equal ids, and if one of them is unknown."""
+    """Return True if two ids are equal, or one of them is unknown."""
     return first == second or UNKNOWN in (first, second)
 
 
 class Requests:
-    """The sequences of ids of one side, which its calls continue.
+    """The sequences of ids of one side, one for each request. Each call continues some of them.
 
-    A call may write a token at a position that has one already: the tokens from there on were proposed by a draft and
-    rejected. The sequences of the other side, if they are known, decide where positions do not.
+    A call may write a token at a position that already has one. Then the tokens from this position on were proposed by
+    a draft model, and rejected. If positions do not show which request a token belongs to, the sequences of the other
+    side, if they are known, decide.
 
-    ids       of each sequence
+    ids       ids of the tokens of each sequence
     rejected  number of tokens that were rejected
     """
 
@@ -33,13 +34,13 @@ class Requests:
         self.ids: list[list[int]] = []
         self.rejected = 0
         self._known = known
-        #: By sequence: the slots of each token.
+        #: For each sequence and token: the row of slots and the index of the slot; None for a token that was cached.
         self._slots: list[list[Optional[tuple[list[tuple[int, int]], int]]]] = []
-        #: By sequence: known ones that begin alike, up to a position.
+        #: For each sequence: the sequences of the other side with the same ids up to a position, and this position.
         self._alike: list[tuple[list[int], int]] = []
 
     def begin(self, segment: TokenRun) -> int:
-        """Return the number of a new sequence, with tokens that were cached before this call."""
+        """Begin a sequence for a segment, with the tokens that were cached before this call; return its number."""
         cached = segment.cached
         if cached and not self._is_known(segment, cached) and (not self._known or self._is_known(segment, 0)):
             cached = 0
@@ -63,7 +64,7 @@ class Requests:
             ids.append(token_id)
 
     def _reject(self, number: int, position: int) -> None:
-        """Remove the tokens of a sequence from a position on."""
+        """Remove the tokens of a sequence from a position on, and mark their slots as rejected."""
         for place in self._slots[number][position:]:
             if place is not None:
                 row, slot = place
@@ -78,12 +79,18 @@ class Requests:
             return end
         if not self._known:
             return min(position, end)
-        # Recorded positions may be wrong themselves.
+        # Recorded positions may be wrong, so positions nearby are tried too.
         near = (end, position) if position > end else (position, position - 1, position + 1, end)
         return next((n for n in near if n > 0 and self._continues(number, n, segment.ids[0])), end)
 
     def divided(self, segment: TokenRun, waiting: Sequence[int]) -> Iterator[TokenRun]:
-        """Yield the parts of a flat segment that belong to one request each: positions may follow by chance."""
+        """Yield the parts of a segment of a flat call that belong to one request each.
+
+        A flat call has a single row with the slots of several requests, whose positions may follow each other by
+        chance.
+
+        waiting: the sequences that may go on in this call
+        """
         if not self._known or not waiting or segment.position is None:
             yield segment
             return
@@ -100,7 +107,7 @@ class Requests:
         return [n for n in range(len(self._known)) if all(self._has(n, segment, i) for i in range(begin, end))]
 
     def _has(self, known: int, segment: TokenRun, index: int) -> bool:
-        """Return True if a known sequence has an id of a segment at its position."""
+        """Return True if a known sequence has, at its position, the id that a segment has at an index."""
         position = (segment.position or 0) + index
         return position < len(self._known[known]) and are_equal_ids(self._known[known][position], segment.ids[index])
 
@@ -114,8 +121,8 @@ class Requests:
     def owner(self, segment: TokenRun, waiting: Sequence[int], same_index: Optional[int]) -> Optional[int]:
         """Return the sequence that a segment of a flat call continues; None for a new one.
 
-        waiting     sequences that may go on, the likeliest first
-        same_index  the sequence at the same index of the call before, if both calls have as many
+        waiting     the sequences that may go on, the likeliest first
+        same_index  the sequence at the same index in the call before, if both calls have as many sequences; else None
         """
         position, first = segment.position, segment.ids[0]
         if position == 0:
@@ -129,7 +136,7 @@ class Requests:
             for number in waiting
             if position is not None and position < len(self.ids[number]) and self._continues(number, position, first)
         ]
-        # Positions may be wrong, or not recorded.
+        # Recorded positions may be wrong or missing, so a sequence that fits at its end is considered too.
         elsewhere = [number for number in waiting if self._continues(number, len(self.ids[number]), first)]
         is_likely = same_index is not None and same_index in (within or elsewhere)
         if fitting or within or elsewhere:
@@ -138,7 +145,7 @@ class Requests:
         return unknown[0] if unknown else same_index
 
     def _is_known(self, segment: TokenRun, position: int) -> bool:
-        """Return True if a known sequence has the first id of a segment at a position, and most of the others."""
+        """Return True if a known sequence has, from a position on, the first id of a segment and most of the others."""
         for ids in self._known:
             pairs = list(zip(segment.ids, ids[position:]))
             if pairs and pairs[0][0] == pairs[0][1] and 2 * sum(a == b for a, b in pairs) > len(pairs):
@@ -146,14 +153,14 @@ class Requests:
         return False
 
     def _continues(self, number: int, position: int, token_id: int) -> bool:
-        """Return True if a known sequence that begins like this one has an id at a position, or ends before it."""
+        """Return True if a known sequence begins like a sequence and has an id at a position, or ends before it."""
         return any(
             position >= len(self._known[n]) or are_equal_ids(self._known[n][position], token_id)
             for n in self._sequences_like(number, position)
         )
 
     def _sequences_like(self, number: int, position: int) -> list[int]:
-        """Return the known sequences with the ids of a sequence before a position."""
+        """Return the known sequences that have the same ids as a sequence before a position."""
         ids = self.ids[number]
         alike, checked = self._alike[number]
         if position < checked:

@@ -1,4 +1,4 @@
-"""Tokens that a router sends to other experts, because scores that are nearly equal were rounded differently."""
+"""Find tokens that a router sends to other experts because nearly equal scores were rounded differently."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ if TYPE_CHECKING:
 __all__ = ["LeftOut", "Rerouted", "rerouted_tokens"]
 
 _CHOOSING = frozenset({"topk", "argmax", "TopKV2", "aclnnTopk", "moe_gating_top_k", "npu_moe_gating_top_k"})
-#: The largest difference of the scores of a token, relative to the largest of them, that rounding may explain: in
-#: rounding units, and at most.
+#: The largest difference of the scores of a token, relative to the largest score, that rounding may explain: in
+#: rounding units, but at most _MOST.
 _UNITS, _MOST = 256.0, 0.1
 
 
 class Rerouted(NamedTuple):
-    """Tokens with other experts on both sides.
+    """Tokens that a router sends to different experts on the two sides, because of rounding.
 
-    numbers    of these tokens, of `tokens` in all
-    margin     the largest gap between the scores of their experts
-    reordered  numbers of tokens with the same experts in another order
+    name       the module of the router
+    numbers    numbers of these tokens
+    tokens     how many tokens there are in all
+    margin     the largest gap between the scores of two experts of which each side chose one
+    reordered  numbers of tokens that have the same experts in another order
     """
 
     name: str
@@ -50,12 +52,13 @@ class Rerouted(NamedTuple):
 def rerouted_tokens(
     match: Match, scores: Sequence[tuple[Record, Record]], chosen: Sequence[tuple[Record, Record]], unit: float
 ) -> Optional[Rerouted]:
-    """Return the tokens for which an operator chose other elements of scores that differ by rounding only.
+    """Return the tokens for which an operator chose different elements on the two sides, only because of rounding.
 
-    scores, chosen: its inputs and outputs with the values of tokens
-    unit: the rounding unit of the program that computes in the coarser type
+    None if there are no such tokens, or if the operator chooses nothing.
 
-    Returns None if it chose the same, and for other operators.
+    scores  the pairs of its inputs with the values of tokens
+    chosen  the pairs of its outputs with the values of tokens
+    unit    the rounding unit of the program that computes in the coarser type
     """
     import numpy as np
 
@@ -94,20 +97,20 @@ def rerouted_tokens(
 
 
 class LeftOut:
-    """Tokens that are not compared any more, because a router sent them, or tokens before them, to other experts."""
+    """Tokens that are no longer compared, because a router sent them, or earlier tokens, to other experts."""
 
     def __init__(self, tokens: CommonTokens) -> None:
         import numpy as np
 
         self._tokens = tokens
         self._mask = np.zeros(tokens.count, bool)
-        #: Tokens that are left out inside of a module only, and this module.
+        #: Tokens that are left out only inside of the module `_module`.
         self._reordered = np.zeros(tokens.count, bool)
         self._module = ""
         self._rerouted: list[Rerouted] = []
 
     def add(self, rerouted: Rerouted, module: str) -> None:
-        """Add the tokens of a router. module: of the router; its experts are in the module around it."""
+        """Add the tokens of a router. module: path of the router; the module around it also contains the experts"""
         if rerouted.numbers.size:
             self._rerouted.append(rerouted)
             self._mask[rerouted.numbers] = True
@@ -116,13 +119,13 @@ class LeftOut:
         self._module = module.rpartition(".")[0]
 
     def at(self, module: str) -> np.ndarray:
-        """Return the tokens that are left out in a module: [tokens], True for these."""
+        """Return [tokens]: True for the tokens that are left out in a module."""
         if self._reordered.any() and self._module and not f"{module}.".startswith(f"{self._module}."):
             self._reordered[:] = False
         return self._mask | self._reordered
 
     def attend(self) -> None:
-        """Leave out the later tokens of a request too: an operator has read the tokens before them."""
+        """Also leave out the later tokens of each request: attention computes them from the tokens before them."""
         import numpy as np
 
         index_of = self._tokens.index_of
@@ -131,7 +134,7 @@ class LeftOut:
             self._mask |= (index_of[:, 0] == sequence) & (index_of[:, 1] > position)
 
     def notes(self) -> list[str]:
-        """Return a sentence for each router with such tokens, and one on the tokens that are left out."""
+        """Return a sentence for each router that sent tokens to other experts, and one on the tokens left out."""
         if not self._rerouted:
             return []
         texts = [rerouted.text for rerouted in self._rerouted]

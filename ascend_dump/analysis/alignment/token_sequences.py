@@ -1,4 +1,4 @@
-"""The tokens of requests in the calls of a model: in which slot of which call each is, and in which caches."""
+"""Find out which token of which request is in each slot of a model's calls, and in each key of a cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class CallsOfSide(NamedTuple):
 def calls_of_sides(
     steps: Sequence[Sequence[Operator]], reference_steps: Sequence[Sequence[Operator]]
 ) -> tuple[CallsOfSide, CallsOfSide]:
-    """Return the calls of both sides. The sequences of the side with fewer calls help to find those of the other."""
+    """Return the calls of actual and of the reference, with their tokens.
+
+    The sequences of the side with fewer calls are found first, and help to find those of the other side.
+    """
     of_steps = [[call for step in side for call in calls_of_step(step)] for side in (steps, reference_steps)]
     first = int(len(of_steps[1]) <= len(of_steps[0]))
     known = _with_tokens(of_steps[first], ())
@@ -33,15 +36,15 @@ def calls_of_sides(
 
 
 def calls_in(steps: Sequence[Sequence[Operator]]) -> CallsOfSide:
-    """Return the calls of the steps of one rank, and the ids of each sequence of tokens in them.
+    """Return the calls in the steps of one rank, with the ids of each sequence.
 
-    Steps without ids are left out, and so is everything from the backward pass on.
+    Steps without ids are left out. In each step, everything from the backward pass on is left out.
     """
     return _with_tokens([call for step in steps for call in calls_of_step(step)], ())
 
 
 def _with_tokens(calls: list[ModelCall], known: Sequence[Sequence[int]]) -> CallsOfSide:
-    """Note the tokens in the slots and in the keys of calls. known: the sequences of the other side, if any"""
+    """Set the `slots` and `keys` of the calls, and return the calls. known: the sequences of the other side, if any"""
     if not calls:
         return CallsOfSide([], [])
     reader = IntegersOfCalls(calls)
@@ -72,10 +75,10 @@ def _with_tokens(calls: list[ModelCall], known: Sequence[Sequence[int]]) -> Call
 
 
 def _kept_keys(call: ModelCall, before: Optional[ModelCall]) -> list[list[tuple[int, int]]]:
-    """Return the keys of each row that a cache holds before a call. before: the call that left them there, if any"""
+    """Return for each row the keys that a cache holds before a call. before: the call that it continues, if any"""
     if before is not None:
         return [[token for token in row if token != REJECTED] for row in before.keys]
-    # A cache of a prefix is older than the first call.
+    # If the first token of a row is not the first of its sequence, a cache has held the tokens before it.
     first = [next((token for token in row if token[0] >= 0), NO_TOKEN) for row in call.slots]
     counts = [position if sequence >= 0 else 0 for sequence, position in first]
     longest = max(counts, default=0)
@@ -88,7 +91,10 @@ def _kept_keys(call: ModelCall, before: Optional[ModelCall]) -> list[list[tuple[
 def _add_flat(
     call: ModelCall, segments: Sequence[TokenRun], before: dict[int, int], requests: Requests
 ) -> dict[int, int]:
-    """Add the tokens of a flat call to their sequences, and return the sequence of each segment by its index."""
+    """Add the tokens of a flat call to their sequences, and return the sequence of each part of the call, by index.
+
+    A flat call has a single row with the slots of several requests. before: the sequences of the call before it
+    """
     others = [number for number in range(len(requests.ids)) if number not in before.values()]
     waiting = [*before.values(), *others]
     parts = [part for segment in segments for part in requests.divided(segment, waiting)]
@@ -107,16 +113,20 @@ def _add_flat(
 
 
 def _one_each(segments: Sequence[TokenRun], count: int) -> list[TokenRun]:
-    """Return segments of one token, if there is one token for each of several requests of the call before."""
+    """Divide the segments into single tokens if the call has exactly one token for each of `count` > 1 requests.
+
+    count: the number of requests of the call before
+    """
     if count < 2 or sum(len(segment.slots) for segment in segments) != count:
         return list(segments)
     return [segment.part(n, n + 1) for segment in segments for n in range(len(segment.slots))]
 
 
 def pair_sequences(actual: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
-    """Return the sequence of the reference with the same ids for sequences of actual, and the number of equal tokens.
+    """Pair sequences that begin with the same ids.
 
-    A sequence may end earlier on one side. Those with most equal ids are paired first.
+    Return for a sequence of actual: the sequence of the reference, and the number of equal ids. A sequence may end
+    earlier on one side. The sequences with most equal ids are paired first.
     """
     scores = []
     for a, ids_a in enumerate(actual):

@@ -1,5 +1,7 @@
-"""Ways in which the tensors of an operator hold one value for each token: in rows and slots of a batch, in packed rows,
-as a cache of keys, as scores of tokens and keys, for the last token of each request only.
+"""Find out which axes of a tensor are tokens.
+
+A tensor may have the values of tokens in rows and slots of a batch, in packed rows, as a cache of keys, as scores of
+tokens and keys, or for the last token of each request only. Each of these is a `Way`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenSide", "Way", "gather", "presence", "rest_shape"]
 
-#: The largest number of elements of one token that are joined with tokens: experts of a token.
+#: The largest number of elements per token on an axis that joins tokens and elements, such as the experts of a token.
 _MOST_JOINED = 64
 _Shape = tuple[int, ...]
 
@@ -26,13 +28,13 @@ class Way(NamedTuple):
 
     kind      "tokens", "keys" (of a cache), "pairs" (tokens and keys), "last" (one token of each row)
     row_axis  the axis of rows of the batch, maybe joined with heads; None if there is none
-    axis      of slots, or of rows and slots joined, or of keys
-    key_axis  of keys, for pairs
-    joined    elements of each token on a joined axis; 0 if the axis of slots is not joined with rows
-    window    keys that a cache is cut to; 0 if it is not cut
-    room      keys that a cache of a fixed length has room for, the first ones in use; 0 for other caches
-    is_sorted the joined elements are in another order, such as by experts
-    is_flat   calls of one token have other axes, with the values of one token of each row
+    axis      the axis of slots, or of rows and slots joined, or of keys; for "last" that of rows or requests
+    key_axis  for "pairs": the axis of keys
+    joined    for an axis that joins rows and slots: the number of elements of each token on it; else 0
+    window    number of keys that a cache is cut to; 0 if it is not cut
+    room      number of keys that a cache of a fixed length has room for, the first ones in use; 0 for other caches
+    is_sorted the joined elements are sorted in another order, such as by experts
+    is_flat   in calls of one token per row, the tensor has other axes, with the values of one token of each row
     """
 
     kind: str
@@ -49,16 +51,18 @@ class Way(NamedTuple):
 class TokenSide:
     """The calls of one side, with the number of the common token in each slot; -1 for padding and other tokens.
 
-    numbers: token of this side -> its number
-    rooms: the lengths of caches of a fixed length
+    slots   for each call: numbers of the tokens, [rows, slots]
+    keys    for each call: numbers of the tokens whose keys a cache holds, [rows, keys]
+    last    for each call: the last slot of each row that is not padding
+    rooms   the lengths of caches of a fixed length
     """
 
     def __init__(self, calls: Sequence[ModelCall], numbers: Mapping[Token, int]) -> None:
         import numpy as np
 
-        #: The last slots of the requests in a flat call; one of each row in other calls.
+        #: For each flat call (one row, maybe several requests): the last slot of each request; empty for other calls.
         self.last_of_requests = [_last_of_requests(call) for call in calls]
-        #: Ways by the shapes of a tensor, and the tokens in it by way and shapes: layers have tensors of equal shapes.
+        #: Results by shapes, since all layers have tensors of equal shapes: the ways, and the tokens in a tensor.
         self._ways: dict[tuple[tuple[int, _Shape], ...], list[Way]] = {}
         self._known: dict[tuple[Way, tuple[tuple[int, _Shape], ...]], np.ndarray] = {}
 
@@ -76,14 +80,14 @@ class TokenSide:
         ]
 
     def ways(self, shapes: Mapping[int, _Shape]) -> list[Way]:
-        """Return the ways that fit the shapes of a tensor in all calls, by index of the call, the likeliest first."""
+        """Return the ways that fit a tensor in all calls, the likeliest first. shapes: by index of the call"""
         key = tuple(shapes.items())
         if key not in self._ways:
             self._ways[key] = _ways(self, shapes)
         return list(self._ways[key])
 
     def tokens_in(self, way: Way, shapes: Mapping[int, _Shape], count: int) -> np.ndarray:
-        """Return [tokens], True for those of `count` common tokens that a tensor has values of."""
+        """Return [tokens]: for each of `count` common tokens, True if a tensor has a value of it."""
         import numpy as np
 
         key = way, tuple(shapes.items())
@@ -111,7 +115,7 @@ def _ways(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     ways = _fitting_all(side, shapes)
     if ways or not shapes:
         return ways
-    # One token of each row: the other axes are in any shape, such as heads in groups.
+    # Calls of one token per row may have other axes, such as heads in groups.
     wide = {index: shape for index, shape in shapes.items() if side.calls[index].width > 1}
     if not wide or len(wide) == len(shapes):
         return []
@@ -132,7 +136,7 @@ def _fits_flat(side: TokenSide, way: Way, shapes: Mapping[int, _Shape], wide: Ma
 
 def _fitting_all(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     if not all(map(math.prod, shapes.values())) or len({len(shape) for shape in shapes.values()}) != 1:
-        return []  # of no call, of empty tensors, or with other numbers of axes
+        return []  # no call, an empty tensor, or different numbers of axes
     [rank] = {len(shape) for shape in shapes.values()}
     of_last = list(_of_last_in_flat(side, shapes))
     if of_last:
@@ -143,7 +147,7 @@ def _fitting_all(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     windows = {axis: window for axis in range(rank) if (window := _window(side, shapes, axis)) is not None}
     rooms = {axis: room for axis in range(rank) if axis not in windows and (room := _room(side, shapes, axis))}
     windows.update(dict.fromkeys(rooms, 0))
-    # Sizes that vary from call to call are sure, others may be equal by chance.
+    # A size that varies with the number of slots or keys is sure evidence. A constant size may be equal by chance.
     slots_only = {axis for axis in slots if varies[axis]}
     sure_keys = {axis for axis in windows if (varies[axis] or axis in rooms) and axis not in slots_only}
     keys = sure_keys or set(windows) - slots_only
@@ -223,7 +227,7 @@ def _has_rows(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall], axis
 
 
 def _factor(size: int, unit: int) -> int:
-    """Return how often a unit fits a size; 0 if there is a rest."""
+    """Return how many times a size is the unit; 0 if it is no multiple."""
     return size // unit if unit and size % unit == 0 else 0
 
 
@@ -236,7 +240,7 @@ def _window(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> Optiona
     if len(cut) != 1 or len(sizes) == 1:
         return None
     window = cut.pop()
-    # The keys of a prompt are not cut in the call that makes them all.
+    # In the call of the prompt, which makes all its keys, they are not cut.
     limits = [
         min(count, max(window, call.width)) for (_, count), call in zip(sizes, map(side.calls.__getitem__, shapes))
     ]
@@ -244,7 +248,7 @@ def _window(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> Optiona
 
 
 def _room(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> int:
-    """Return the length of a cache of a fixed length on this axis; 0 if it is none."""
+    """Return the length of the axis if it may be a cache of a fixed length; else 0."""
     sizes = {shape[axis] for shape in shapes.values()}
     if len(sizes) != 1 or not sizes <= side.rooms:
         return 0
@@ -254,7 +258,7 @@ def _room(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _split(way: Way, shape: _Shape, rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shape with rows and heads apart, and the order of its axes: rows, tokens, keys, others."""
+    """Return the shape with joined axes split, and the order of the split axes: rows, tokens, keys, others."""
     sizes, origins = [], []
     for axis, size in enumerate(shape):
         if axis == way.row_axis and way.kind != "last":
@@ -284,8 +288,9 @@ def gather(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield (numbers, values) of the tokens in the tensor of a call; for pairs (numbers of tokens and keys, values).
 
-    order: for sorted elements, the position of each among rows, slots and elements
-    values: [tokens, *rest]; for pairs [tokens, keys, *rest], with numbers [tokens + keys], tokens first.
+    numbers  [tokens], without padding and other tokens; for pairs [slots + keys], slots first, -1 for such tokens
+    values   [tokens, *rest]; for pairs [slots, keys, *rest]
+    order    for sorted elements: the position that each has in the order of rows, slots and elements
     """
     import numpy as np
 
@@ -333,9 +338,12 @@ def _kept(numbers: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def presence(side: TokenSide, way: Way, shapes: Mapping[int, _Shape], count: int, index_of: np.ndarray) -> np.ndarray:
-    """Return the pairs of tokens and keys that a side has: [tokens, positions], True if the key is no later one.
+    """Return [tokens, positions]: True if a side has the pair of a token and the key at a position of its sequence.
 
-    count: of tokens. index_of: [tokens, 2], the sequence and the position of each token
+    Keys after the token do not count.
+
+    count     number of common tokens
+    index_of  [tokens, 2], the sequence and the position of each token
     """
     import numpy as np
 
@@ -351,7 +359,10 @@ def presence(side: TokenSide, way: Way, shapes: Mapping[int, _Shape], count: int
 def pair_indices(
     tokens: np.ndarray, keys: np.ndarray, index_of: np.ndarray
 ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
-    """Return ((numbers of tokens, slots, slots of keys), positions of keys) of pairs of one sequence, no later keys."""
+    """Return ((numbers of tokens, their slots, indices of keys), positions of keys), one element for each pair.
+
+    A pair is a token and a key of the same sequence that is not later than the token.
+    """
     import numpy as np
 
     slot, key = np.nonzero((tokens >= 0)[:, None] & (keys >= 0)[None, :])

@@ -1,9 +1,9 @@
 """Compare two programs token by token: join the calls of a model along their tokens.
 
-A rollout runs a prompt and then one token after the other, with a cache; a trainer runs whole sequences, in a batch
-with padding, or packed. The same operator of all calls of one side is one operator here, and each of its tensors has
-the values of the tokens that both sides have, in one order. Tensors without tokens, such as weights, are compared as
-they are. Scores of attention are cut to the keys that both sides have.
+A rollout runs a prompt and then one token after the other, with a cache. A trainer runs whole sequences, in a batch
+with padding, or packed one after the other. Here, the same operator in all calls of one side becomes one operator. Each
+of its tensors has the values of the tokens that both sides have, in the same order. Tensors without tokens, such as
+weights, are compared as they are. Scores of attention are cut to the keys that both sides have.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from ascend_dump.reading import Record
 
 __all__ = ["TokenAlignment"]
 
-#: Fewer tokens than this are no evidence that two dumps have the same requests.
+#: Minimum number of common tokens. Fewer tokens are no evidence that two dumps have the same requests.
 _LEAST_TOKENS = 2
 _MASKS = "masks and numbers of slots, which differ with padding and caches"
 _UNALIGNED = "without an axis of tokens"
@@ -76,21 +76,22 @@ _PICKED = "of operators that pick values of the model for the program"
 _UNCHANGING = "of operators of one side that change nothing, such as a factor of 1"
 _CHOSEN = "of operators of one side that choose tokens, or compute a loss, of the results"
 _MIXED = "computed from several tokens"
-#: Inputs are crossed if their distances are this share of those in order.
+#: Two inputs are crossed if their distances in opposite order are less than this share of those in order.
 _CLEARLY = 0.8
-#: Operators of attention that read other tokens.
+#: Operators of attention: their result for a token depends on other tokens.
 _ATTENDING = frozenset({"bmm", "baddbmm", "matmul", "_softmax", "softmax"})
 
 
 class TokenAlignment:
-    """The tokens of two programs that are the same, and the operators of both with the values of these tokens.
+    """The tokens that two programs have in common, and the operators of both with the values of these tokens.
 
-    calls     of actual, and of the reference
-    tokens    those that both sides have
+    calls                            the model calls of actual, and of the reference
+    sequences, reference_sequences   the ids of each request, of actual and of the reference
+    tokens                           the tokens that both sides have
     """
 
     def __init__(self, steps: Sequence[Sequence[Operator]], reference_steps: Sequence[Sequence[Operator]]) -> None:
-        """Raise NotSupported if ids are not recorded, or if they are of other requests."""
+        """Raise NotSupported if ids are not recorded, or if the two dumps are of different requests."""
         import numpy as np
 
         sides = calls_of_sides(steps, reference_steps)
@@ -123,14 +124,14 @@ class TokenAlignment:
         self.tokens = CommonTokens(np.array(list(order), np.int64))
         self._sides = TokenSide(calls, numbers), TokenSide(reference_calls, reference_numbers)
         self._orders = tuple([orders_in(call) for call in side] for side in self.calls)
-        #: By side: storages of values that were computed from several tokens.
+        #: For each side: storages of values that were computed from several tokens.
         self._mixed: tuple[set[int], set[int]] = (set(), set())
         self._sources = MemorySources(0), MemorySources(1)
         self._bases = [base_of(side) for side in self.calls]
         self._is_rebuilt = False
-        #: By side: storages that are allocated and were not written yet.
+        #: For each side: storages that are allocated but not yet written.
         self._unwritten: tuple[set[int], set[int]] = (set(), set())
-        #: By side: calls and names of operators that are the same as one of the base call.
+        #: For each side: (index of the call, name) of operators that are the same as an operator of the base call.
         self._grouped: tuple[set[tuple[int, str]], set[tuple[int, str]]] = (set(), set())
         self._unit = max(rounding_unit(side[0]) for side in self.calls)
         self._left_out = LeftOut(self.tokens)
@@ -139,7 +140,10 @@ class TokenAlignment:
         self._rejected = sides[0].rejected, sides[1].rejected
 
     def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator], list[Match]]:
-        """Return the operators of both sides, as of one call, with the values of the common tokens, and their pairs."""
+        """Return the operators of actual and of the reference, like those of one call, and their pairs.
+
+        The tensors of the operators have the values of the common tokens.
+        """
         groups = self._groups()
         left_out = [
             self._left_out_operators(side, *group, other)
@@ -170,7 +174,10 @@ class TokenAlignment:
         return list(actual.values()), list(reference.values()), kept
 
     def _groups(self) -> list[OperatorGroups]:
-        """Return the same operators of all calls, of both sides, with wide products divided."""
+        """Return for each side the operators of its base call, and the same operator in all calls.
+
+        If the programs are built differently, wide products are divided into those that the other side has.
+        """
         groups = [groups_of(calls, base) for calls, base in zip(self.calls, self._bases)]
         for grouped, (_, of_calls) in zip(self._grouped, groups):
             grouped.update((index, op.op_name) for group in of_calls.values() for index, op in group.items())
@@ -187,7 +194,7 @@ class TokenAlignment:
         of_calls: Mapping[int, Mapping[int, Operator]],
         other: Sequence[Operator],
     ) -> dict[int, str]:
-        """Return the reasons why operators of the base call are not compared, by their identity; note fixed caches.
+        """Return why operators of the base call are not compared, by `id`, and add fixed caches to `side.rooms`.
 
         other: the operators of the base call of the other side
         """
@@ -209,7 +216,10 @@ class TokenAlignment:
         matches: Sequence[Match],
         parts: dict[int, Optional[Record]],
     ) -> None:
-        """Leave out operators of one side that only move elements: their values come from other memory."""
+        """Leave out unpaired operators that compute no floats, and those with a reason in `left_out`.
+
+        Note from which memory the values of their outputs come.
+        """
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for (of_base, _), reasons, sources in zip(groups, left_out, self._sources):
             for operator in of_base:
@@ -222,7 +232,7 @@ class TokenAlignment:
     def _add_unpaired(
         self, sides: Sequence[Sequence[Operator]], matches: list[Match], parts: dict[int, Optional[Record]]
     ) -> list[Match]:
-        """Note the records of operators without a partner, and return the matches without doubtful ones."""
+        """Note in `parts` which records of unpaired operators are kept; return the matches that are not doubtful."""
         agreeing: set[int] = set()
         if self._is_rebuilt:
             matches = list(between_borders(matches, parts, self._unit, agreeing))
@@ -250,7 +260,7 @@ class TokenAlignment:
         of_calls: tuple[dict[int, Operator], dict[int, Operator]],
         parts: dict[int, Optional[Record]],
     ) -> Match:
-        """Note the parts of all tensors of an operator that both sides have, and return its match."""
+        """Note in `parts` the records that are compared for each tensor of two operators, and return their match."""
         if "attention" in match.reference.op_type.lower() or operator_class(match.reference.op_type) in _ATTENDING:
             self._left_out.attend()
         if self._is_rebuilt and not match.is_crossed and commutes(match.reference) and len(match.actual.inputs) == 2:
@@ -274,7 +284,7 @@ class TokenAlignment:
         return match
 
     def _leave_out_unwritten(self, match: Match, parts: dict[int, Optional[Record]]) -> None:
-        """Leave out memory that is allocated and was not written yet."""
+        """Leave out tensors in memory that is allocated but not yet written."""
         for operator, unwritten in zip((match.actual, match.reference), self._unwritten):
             is_new = operator_class(operator.op_type) in ("empty", "empty_like", "new_empty", "empty_strided")
             for record in operator.records:
@@ -292,14 +302,14 @@ class TokenAlignment:
     def _tensors(
         self, of_calls: tuple[dict[int, Operator], dict[int, Operator]], io: str, pair: tuple[Record, Record]
     ) -> list[TensorOfCalls]:
-        """Return a tensor of all calls, of both sides. pair: its records in the base calls"""
+        """Return a tensor of each side in all calls. pair: the records of the tensor in the base calls"""
         return [
             TensorOfCalls(side, records_of_calls(calls, io, record), base, orders_before(orders, calls, record))
             for side, calls, record, base, orders in zip(self._sides, of_calls, pair, self._bases, self._orders)
         ]
 
     def _is_crossed(self, match: Match, of_calls: tuple[dict[int, Operator], dict[int, Operator]]) -> bool:
-        """Return True if the two inputs are nearer to each other in the other order."""
+        """Return True if the two inputs of actual are clearly nearer to those of the reference in opposite order."""
         distances = [0.0, 0.0]
         for a, actual in enumerate(match.actual.inputs):
             for b, reference in enumerate(match.reference.inputs):
@@ -314,7 +324,7 @@ class TokenAlignment:
     def _leave_out_rerouted(
         self, match: Match, of_tokens: Mapping[str, list[tuple[Record, Record]]], parts: dict[int, Optional[Record]]
     ) -> None:
-        """Leave out tokens from the outputs of a router on, if it sends them elsewhere within rounding."""
+        """Leave out the tokens that a router sends to other experts only because of rounding, from its outputs on."""
         rerouted = rerouted_tokens(match, of_tokens["inputs"], of_tokens["outputs"], self._unit)
         if rerouted is None:
             return
@@ -333,7 +343,7 @@ class TokenAlignment:
     ) -> Optional[tuple[Record, Record]]:
         """Return the records that are compared for one tensor; None if it is not compared.
 
-        has_tokens: it was computed from tensors with tokens
+        has_tokens: the tensor was computed from tensors that have an axis of tokens
         """
         shapes = {*a.shapes.values(), *b.shapes.values()}
         has_widths = any(len({(call.rows, call.width) for call in calls}) > 1 for calls in self.calls)
@@ -376,9 +386,13 @@ class TokenAlignment:
         return None
 
     def added_operator(self, side: int, part: TokenPart, number: int) -> Optional[tuple[int, Operator]]:
-        """Return the operator that made the value of a token, with its call, if only some calls of the side run it.
+        """Return (index of the call, operator that made the value of a token) if the base call lacks this operator.
 
-        side: 0 for actual. part: of a tensor of this side. number: of the token
+        None if the base call has the same operator, or if the operator is unknown.
+
+        side    0 for actual, 1 for the reference
+        part    the tokens of a tensor of this side
+        number  the number of the token
         """
         for index, record in part.records.items():
             if number not in self._sides[side].slots[index]:
@@ -396,14 +410,14 @@ class TokenAlignment:
         return None
 
     def misread(self) -> Optional[tuple[MisreadToken, int]]:
-        """Return the first token that is read from the wrong slot of a paged cache, with its side; None if none is."""
+        """Return the first token that is read from a wrong slot of a paged cache, and its side (0: actual), or None."""
         sides = zip(self.calls, (self.sequences, self.reference_sequences))
         found = ((misread_token(calls, sequences), side) for side, (calls, sequences) in enumerate(sides))
         return next(((misread, side) for misread, side in found if misread is not None), None)
 
     @property
     def has_most_tokens(self) -> bool:
-        """True if one side has hardly any tokens that the other lacks."""
+        """True if the common tokens are at least half of the tokens of the side with fewer tokens."""
         counts = [
             sum(token not in (NO_TOKEN, REJECTED) for call in side for row in call.slots for token in row)
             for side in self.calls

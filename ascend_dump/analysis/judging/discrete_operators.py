@@ -1,8 +1,8 @@
 """Outputs that differ although both sides computed them correctly, each from its own inputs.
 
 A comparison or a sort returns bools or indices, so that the smallest difference in its inputs can change an element
-completely. A gather by other indices returns other elements. Equal elements may be sorted in any order. And the
-remainder of a division jumps if a tiny change of the divisor makes the quotient larger by one.
+completely. A gather whose indices differ returns different elements. Equal elements may be sorted in any order. The
+remainder of a division jumps if a tiny change of the divisor makes the integer quotient larger by one.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _COMPARISONS = {
     "LessEqual": "less_equal",
     "NotEqual": "not_equal",
 }
-#: Operators with a result that jumps if rounding their number argument makes the quotient larger by one.
+#: Remainders of a division by a number argument, with the numpy function of each. Rounding the number may make the
+#: quotient larger by one, and then the remainder jumps.
 _REMAINDERS = {"fmod": "fmod", "remainder": "remainder"}
-#: Operators whose output 1 contains the indices, along an axis, of the elements of input 0 in output 0.
+#: Operators that choose elements of input 0: output 0 has the elements, output 1 their indices along an axis.
 _CHOICES = frozenset(
     {"cummax", "cummin", "kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk", "TopK"}
 )
@@ -62,8 +63,8 @@ def why_both_are_right(match: Match, a: Record, b: Record) -> Optional[str]:
 def is_wrong(match: Match, a: Record, b: Record) -> bool:
     """Return True if an output is certainly wrong for the inputs of its own side.
 
-    An operator on either side gathered other elements than its indices select, or that of actual computes another
-    function of its input than that of the reference.
+    There are two such cases. A gather, on either side, returned other elements than its indices select. Or an operator
+    in `_FUNCTIONS` computed its function of the input in the reference, but not in actual.
     """
     if match.reference.function in _FUNCTIONS and match.actual.function == match.reference.function:
         return bool(_holds(_computes, match.reference, b)) and _holds(_computes, match.actual, a) is False
@@ -175,7 +176,7 @@ def _record_at(records: Sequence[Record], index: int) -> Optional[Record]:
 
 
 def _numbers(operator: Operator, dtype: np.dtype[Any]) -> Iterator[Any]:
-    """Yield the number argument of an operator: exactly, and as kernels may round it."""
+    """Yield the number argument of an operator: exact, rounded to the type of the tensor, and rounded to float32."""
     import numpy as np
 
     arguments = arguments_of(operator)

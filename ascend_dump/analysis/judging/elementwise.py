@@ -1,9 +1,9 @@
 """Compare each element of an output with the elements that it was computed from.
 
-The size of a whole tensor says little of an element: a mask is 1e38 times as large as the scores that it is added to.
-An optimizer that divides each gradient by its own size turns rounding noise into full-size updates: these cannot be
-judged. And the relative error of a reciprocal is that of its input: a small input with a large error has a large output
-with a large error.
+The size of a whole tensor says little about an element. A mask is 1e38 times as large as the scores that it is added
+to. A reciprocal has the relative error of its input: a small input with a large error has a large output with a large
+error. And an optimizer that divides each gradient by its own size turns rounding noise into full-size updates: such
+elements cannot be judged.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
 __all__ = ["ElementErrors", "element_errors", "measure_without_masks", "measure_without_outliers", "most_roundings"]
 
 _InputPairs = Collection[tuple[Record, Record]]
-#: The distances of inputs, and their sizes.
+#: For each input, at the elements where the output differs: the distances between both sides, and the absolute values
+#: of the reference.
 _Read = Sequence[tuple["np.ndarray", "np.ndarray"]]
-#: Roundings of an element that is right, and the most that an implementation may need: of types of at most 16 bits, and
-#: of others, for which devices approximate functions.
+#: Errors of an element, in units of rounding. _FEW: up to this an element is right. _MOST: the largest error of any
+#: implementation, for types of at most 16 bits and for wider types, for which devices approximate functions.
 _FEW, _MOST = 8, (16, 512)
-#: Masks and fills are so many times as large as other elements, and as 1.
+#: Masks and fills are at least this many times as large as all other elements, and as 1.
 _MASK = 1000.0
 
 
 def measure_without_outliers(a: Record, b: Record, inputs: _InputPairs, unit: float) -> Optional[tuple[Measure, int]]:
-    """Measure a pair without its outliers, and return their number too; None if there are none.
+    """Return the measure of a pair without its outliers, and the number of outliers; None if there are none.
 
-    An outlier differs, in an input of the same shape, by more than sqrt(unit) of its size.
+    An element is an outlier if an input of the same shape differs there by more than sqrt(unit), relatively.
     """
     import numpy as np
 
@@ -53,7 +54,10 @@ def measure_without_outliers(a: Record, b: Record, inputs: _InputPairs, unit: fl
 
 
 def measure_without_masks(a: Record, b: Record) -> Optional[Measure]:
-    """Measure the elements that differ if all others are masks or fills, which are much larger; else return None."""
+    """Measure only the elements that differ, if all equal elements are masks or fills; else return None.
+
+    Masks and fills are recognised by their size: they are much larger than the elements that differ.
+    """
     import numpy as np
 
     try:
@@ -72,10 +76,10 @@ def measure_without_masks(a: Record, b: Record) -> Optional[Measure]:
 
 
 class ElementErrors(NamedTuple):
-    """The elements of an output that are not equal on both sides.
+    """The elements of an output that are not equal on both sides; one number per element.
 
-    distance  of actual from the reference
-    terms     the size of the numbers that the element is computed from: it is rounded relative to that
+    distance  the distance between actual and reference
+    terms     the size of the numbers that the element is computed from; its rounding error is relative to this size
     spread    the distance that the differences of the inputs explain, up to a factor
     """
 
@@ -84,7 +88,7 @@ class ElementErrors(NamedTuple):
     spread: np.ndarray
 
     def are_right(self, gain: float, unit: float) -> bool:
-        """Return True if each element is a few roundings, or `gain` times its spread, from the reference."""
+        """Return True if the distance of each element is at most a few roundings plus `gain` times its spread."""
         import numpy as np
 
         with np.errstate(invalid="ignore"):
@@ -93,9 +97,11 @@ class ElementErrors(NamedTuple):
             return bool((self.distance <= np.minimum(allowed, math.sqrt(unit) * self.terms)).all())
 
     def why_wrong(self, most: float, gain: float, kind: Optional[FloatKind]) -> Optional[str]:
-        """Return a reason if neither roundings nor the inputs explain some elements, else None.
+        """Return a reason if neither roundings nor the differences of the inputs explain some elements, else None.
 
-        most: the largest error of an implementation, relative to the terms. kind: None for exact types
+        most  the largest error of an implementation, relative to the terms
+        gain  factor by which the operator may enlarge the differences of its inputs
+        kind  the rounding of the type; None for exact types
         """
         import numpy as np
 
@@ -114,16 +120,16 @@ class ElementErrors(NamedTuple):
 
 
 def most_roundings(kind: FloatKind) -> float:
-    """Return the largest relative error of an implementation of an operator on elements."""
+    """Return the largest relative error that an implementation of an elementwise operator may have."""
     return _MOST[kind.mantissa > 10] * kind.unit
 
 
 def element_errors(
     a: Record, b: Record, inputs: Collection[tuple[Record, Record]], rule: str
 ) -> Optional[ElementErrors]:
-    """Return the errors of an output of an operator on elements, by the `element_rule` of the operator.
+    """Return the errors of an output of an elementwise operator. rule: the `element_rule` of the operator.
 
-    None if an element is not computed from those of the inputs at its index.
+    None if an input cannot be broadcast to the output, or no floating-point input explains a floating-point output.
     """
     import numpy as np
 
@@ -145,7 +151,7 @@ def element_errors(
             else:
                 jumps[distance > 0] = math.inf
         if float_kind(b.dtype or "") is None:
-            # An exact element differs only if one of those that it is computed from does.
+            # An element of an exact type may differ only if an element that it is computed from differs.
             terms, spread = np.zeros_like(size), np.where(_distances(size, read) > 0, math.inf, 0.0)
         elif read:
             terms, spread = _RULES[rule](size, read)
@@ -172,7 +178,7 @@ def _sum(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
 
 def _update(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
     (distance, input_size), *factors = read
-    # What is added to the first input is at most as large as that and the output together.
+    # The update is the difference of output and first input, so it is at most as large as both together.
     terms = size + input_size
     return terms, distance + terms * _relative_errors(size, factors)
 
@@ -191,7 +197,7 @@ def _jump(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
 def _relative_errors(size: np.ndarray, read: _Read) -> np.ndarray:
     import numpy as np
 
-    # Nothing differs by nothing, even in an element of zero.
+    # Equal elements have no error, even if they are zero.
     return _total([np.where(distance > 0, distance / input_size, 0.0) for distance, input_size in read], size)
 
 
@@ -229,7 +235,7 @@ def _arrays(inputs: _InputPairs, shape: tuple[int, ...]) -> Iterator[tuple[np.nd
 
 
 def _reaches(shape: Optional[tuple[int, ...]], target: tuple[int, ...]) -> bool:
-    """Return whether an array of a shape can be broadcast to the target shape."""
+    """Return True if an array of this shape can be broadcast to the target shape."""
     if shape is None or len(shape) > len(target):
         return False
     return all(size in (1, target_size) for size, target_size in zip(shape[::-1], target[::-1]))

@@ -1,4 +1,4 @@
-"""Differences of inputs that are within rounding."""
+"""The noise in an input: a difference between both sides that rounding explains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ascend_dump.analysis.numerics.measure import Measure
 
 __all__ = ["FOLLOWS_FLIPS", "NO_ORIGINS", "InputNoise", "OriginNumber", "flips_in"]
 
-#: The reason why a tensor is not judged.
+#: The reason of the verdict on a tensor that differs because rounding changed indices or flags before it.
 FOLLOWS_FLIPS = "it follows from indices or flags that rounding changed"
 
 #: Number of an origin, unique within the walk over a rank.
@@ -18,13 +18,14 @@ NO_ORIGINS: frozenset[OriginNumber] = frozenset()
 
 
 class InputNoise(NamedTuple):
-    """A difference within rounding.
+    """A difference of an input that is within rounding.
 
-    error   relative to the norm
-    unit    the coarsest unit of rounding among its possible sources
-    causes  the origins that it may be a consequence of
-    bounds  the measure has lower bounds, and the error is an upper bound of the noise
-    flips   the number of indices and flags that rounding changed, here or in a tensor that this one follows from
+    measure  the numbers of the difference
+    error    norm of the difference, relative to the norm of the tensor
+    unit     the coarsest unit of rounding among the possible sources of the difference
+    causes   the origins that the difference may be a consequence of
+    bounds   the measure has lower bounds, and the error is an upper bound of the noise
+    flips    number of indices and flags that rounding changed, in this tensor or in one that it was computed from
     """
 
     measure: Measure
@@ -36,5 +37,5 @@ class InputNoise(NamedTuple):
 
 
 def flips_in(input_noise: Iterable[InputNoise]) -> int:
-    """Return the number of indices and flags that rounding changed before an operator."""
+    """Return the largest number of indices and flags that rounding changed in or before an input of an operator."""
     return max((noise.flips for noise in input_noise), default=0)

@@ -1,4 +1,4 @@
-"""Judge operators that compute nothing: equal inputs have equal outputs, but for the rounding to another type."""
+"""Judge operators that compute nothing: from equal inputs they make equal outputs, except for a change of type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["why_not_moved"]
 
 
 def why_not_moved(operator: Operator, a: Record, b: Record, difference: Difference) -> Optional[str]:
-    """Return why an output is wrong of an operator with equal inputs that computes nothing; None if it is not."""
+    """Return why an output of an operator that computes nothing is wrong; None if it is right, or nothing proves it.
+
+    a, b: the output in actual and in the reference. The inputs have to be equal on both sides.
+    """
     assert difference.measure is not None
     if not moves_elements(operator.function):
         return None
@@ -45,7 +48,7 @@ def _why_not_same_bytes(operator: Operator, a: Record, b: Record) -> Optional[st
 
 
 def _arrangement(record: Record) -> Optional[tuple[Hashable, ...]]:
-    """Return the content of a record, without the strides of axes of one element."""
+    """Return the key of a record's bytes and layout, without the strides of axes of length 1; None if it has none."""
     content, stride = record.content, record.attrs.get("stride")
     if content is None or not stride or record.shape is None:
         return content
@@ -53,6 +56,6 @@ def _arrangement(record: Record) -> Optional[tuple[Hashable, ...]]:
 
 
 def _is_dense(record: Record) -> bool:
-    """Return True if the range of memory of a tensor contains its elements only."""
+    """Return True if the memory range that a tensor covers has no gaps between its elements."""
     stride, shape = record.attrs.get("stride"), record.shape or ()
     return not stride or 1 + sum((size - 1) * step for size, step in zip(shape, stride)) <= math.prod(shape)

@@ -1,6 +1,7 @@
-"""Judge an output that differs: is the difference its own rounding, or the effect of noise in its inputs?
+"""Judge a tensor that differs: is it explained by the rounding of its operator, or by noise in the inputs?
 
-Cheap tests come first. Tests that read inputs, or run the operator again, are for differences that the others reject.
+Cheap tests come first. Tests that read inputs, or run the operator again, are made only if a cheap test says
+"different".
 """
 
 from __future__ import annotations
@@ -42,21 +43,22 @@ from ascend_dump.reading import Record
 
 __all__ = ["NoiseJudge"]
 
-#: Larger tensors are not judged element by element: copies of them in float64 would take gigabytes.
+#: Tensors with more elements are not judged element by element: their copies in float64 would take gigabytes.
 _MOST_ELEMENTS = 1 << 26
 #: Returns why both outputs of a pair are right for their inputs; None if they are not.
 Settle = Callable[[Match, Record, Record], Optional[str]]
 
 
 class NoiseJudge:
-    """Judges inputs and outputs by the rules, a second run of the reference, and runs of the operators on this host."""
+    """Judges inputs and outputs by the rules, by a second run of the reference, and by running operators again."""
 
     def __init__(self, rules: Rules, settle: Optional[Settle] = None) -> None:
         self._rules = rules
         self._settle = settle
         #: A second run of the reference, for the current step.
         self.spread: Optional[Spread] = None
-        #: Ranks have different parts of the current inputs on each side, so elements have no partner at their index.
+        #: True if ranks hold other parts of the current inputs in actual than in the reference. Then elements at equal
+        #: indices do not correspond.
         self.of_parts = False
 
     def of_input(self, a: Record, b: Record, difference: Difference) -> tuple[str, str]:
@@ -77,10 +79,10 @@ class NoiseJudge:
     ) -> tuple[str, str]:
         """Return the verdict on a tensor that different operators made on the two sides, and the reason.
 
-        input_noise  of the tensors that they made it of
-        inputs       these tensors, of actual and of the reference as far as each reads them
-        makers       the last operators before it, with their outputs
-        length       the number of operators, each of which rounds its result
+        input_noise  the noise of the tensors that these operators read
+        inputs       pairs of these tensors: of actual and of the reference, None on a side that does not read it
+        makers       the operators whose output is the tensor, with that output
+        length       the number of operators in a row, each of which rounds its result
         """
         assert difference.measure is not None
 
@@ -146,13 +148,13 @@ class NoiseJudge:
             scale, scores = natural_scale(operator, b), score_size(operator)
             if scale > difference.measure.rms or scores > 1:
                 verdict, reason = judged(difference.measure, scale, scores)
-        # In another layout, or on another rank, an element has its partner at another index.
+        # In another layout, or on another rank, elements at equal indices do not correspond.
         elements = clean and not difference.bounds and not self.of_parts and difference.layout == IDENTITY
         if elements and math.prod(b.shape or ()) <= _MOST_ELEMENTS:
             verdict, reason = self._by_element(match, a, b, difference, dtype, input_noise, (verdict, reason))
         if verdict == "noise" and not clean and difference.layout == IDENTITY and not difference.bounds:
             verdict, reason = self._unless_elements_differ(match, a, b, difference, dtype, input_noise, reason)
-        # An input with larger differences than rounding is no noise, even if some of its elements are outliers.
+        # Leaving out outliers is right only if all inputs differ by no more than noise (`elements` includes `clean`).
         if verdict == "different" and input_noise and elements:
             unit = max(noise.unit for noise in input_noise)
             remainder = measure_without_outliers(a, b, _input_pairs(match, b), unit)
@@ -169,13 +171,13 @@ class NoiseJudge:
             return verdict, reason
         if verdict == "different" and not self._is_proven(match, a, b, difference):
             return "undecided" if difference.bounds else "noise", FOLLOWS_FLIPS
-        # What follows from flips may be off by any amount.
+        # After flips, "noise" says little, because any difference may follow from them. So check each side alone.
         if verdict == "noise" and elements and _has_all_inputs(match) and is_wrong(match, a, b):
             return "different", "it is wrong for the inputs of its own side"
         return verdict, reason
 
     def _is_proven(self, match: Match, a: Record, b: Record, difference: Difference) -> bool:
-        """Return True if an output is wrong even for inputs that are not the same on both sides."""
+        """Return True if an output is proven wrong, even if the differences of the inputs are taken into account."""
         if difference.bounds or self.of_parts or difference.layout != IDENTITY or not _has_all_inputs(match):
             return False
         return is_wrong(match, a, b) or self._wrong_elements(match, a, b, type_of(a, b)) is not None
@@ -190,7 +192,10 @@ class NoiseJudge:
         input_noise: Sequence[InputNoise],
         verdict: tuple[str, str],
     ) -> tuple[str, str]:
-        """Return the verdict, and the reason, after each element was compared with those that it is computed from."""
+        """Return the verdict and the reason after comparing each element with the input elements it is computed from.
+
+        verdict: the verdict and the reason so far
+        """
         kind, measured = float_kind(dtype), difference.measure
         is_different = verdict[0] == "different"
         if is_different and (kind is None or not input_noise):
@@ -226,9 +231,10 @@ class NoiseJudge:
         input_noise: Sequence[InputNoise],
         reason: str,
     ) -> tuple[str, str]:
-        """Return "noise" unless an element differs by more than the roundings of those that it is computed from.
+        """Return "different" if an element differs by more than rounding and its inputs explain; else "noise".
 
-        Some inputs differ by more than noise. A mask, which is equal on both sides, hides that from the whole tensor.
+        It is for operators with an input that differs by more than noise. A mask that is equal on both sides can hide
+        this in the numbers of the whole tensor, because it is much larger. reason: the reason of the verdict "noise"
         """
         kind, measured = float_kind(dtype), difference.measure
         if kind is None or measured is None or self.of_parts or math.prod(b.shape or ()) > _MOST_ELEMENTS:
@@ -240,7 +246,7 @@ class NoiseJudge:
         return ("noise", reason) if why is None else ("different", why)
 
     def _wrong_elements(self, match: Match, a: Record, b: Record, dtype: str) -> Optional[str]:
-        """Return why elements are wrong for those that they are computed from; None if they are not."""
+        """Return why elements are wrong, given the input elements that they are computed from; None if they are not."""
         kind = float_kind(dtype)
         errors = _errors(match, a, b)
         if errors is None:
@@ -250,7 +256,7 @@ class NoiseJudge:
         return errors.why_wrong(most, rules.gain, kind)
 
     def _adjusted(self, difference: Difference, verdict: tuple[str, str], reference: Record) -> tuple[str, str]:
-        """Adjust the verdict for lower bounds and for a second run of the reference."""
+        """Return the verdict after a second run of the reference, and lower bounds of statistics, are considered."""
         measured = difference.measure
         verdict = self._unless_runs_differ(difference, verdict, reference)
         if not difference.bounds or measured is None:
@@ -277,7 +283,7 @@ def _errors(match: Match, a: Record, b: Record) -> Optional[ElementErrors]:
 
 
 def _has_all_inputs(match: Match) -> bool:
-    """Return True if both operators do the same, and each input of either has a partner."""
+    """Return True if both operators do the same, and all their inputs are recorded and paired."""
     operators = match.actual, match.reference
     if operation(match.actual.function) != operation(match.reference.function) or any(match.unpaired_inputs):
         return False
@@ -290,18 +296,21 @@ def _has_all_inputs(match: Match) -> bool:
 
 
 def _input_pairs(match: Match, output: Record) -> list[tuple[Record, Record]]:
-    """Return the inputs that an output is computed from element by element; for operators on lists at its own index."""
+    """Return the pairs of inputs that an output is computed from element by element.
+
+    For an operator on lists of tensors, these are the tensors that belong to the output.
+    """
     pairs = [(a, b) for a, b in match.inputs if a is not None and b is not None and not is_unread(b)]
     if match.reference.function.startswith("_foreach_"):
         count = max(len(match.reference.outputs), 1)
-        # What follows the lists is for each of their tensors.
+        # Inputs after the lists apply to every tensor of the lists.
         lists = len(match.reference.inputs) // count * count
         pairs = [(a, b) for a, b in pairs if b.index % count == output.index % count or b.index >= lists]
     return pairs
 
 
 def _added(noise: Sequence[InputNoise], natural: float) -> Noise:
-    """Return the noise of a result of several operators. natural: the size of its elements."""
+    """Return the noise in the result of several operators. natural: root mean square of the result's elements."""
     sizes = (source.error * natural if math.isfinite(source.error) else source.measure.rmse for source in noise)
     most = (
         source.measure.max_abs * max(1.0, natural / source.measure.rms if source.measure.rms else 1.0)
@@ -320,12 +329,12 @@ def _noise_in(operator: Operator, noise: Sequence[InputNoise], output: Measure, 
         if operator.function in EXPONENTIALS:
             each += source.measure.max_abs
         if input_scale_matters(operator.function):
-            # A sum of signed terms: the error stays, the result shrinks.
+            # Terms with different signs cancel: the sum is smaller than its terms, but its error is not.
             share = max(1.0, source.measure.count / max(output.count, 1))
             natural = max(natural, source.measure.rms * math.sqrt(share))
         if exact:
             # Elements that flip in the inputs may flip in the output.
             size += source.measure.share
-        # The error of a reference that is all zero has no relative size.
+        # The relative error of a reference that is all zero is infinite, so its absolute error is used.
         size += source.error * natural if math.isfinite(source.error) else source.measure.rmse
     return Noise(size, max((source.unit for source in noise), default=0.0), most, each)

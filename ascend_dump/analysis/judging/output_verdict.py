@@ -1,4 +1,4 @@
-"""The verdict on an output, by the properties of its operator: its summation, and its type."""
+"""Judge an output by the properties of its operator: the length of its sums, its intermediate roundings, its type."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["judge_output", "measure_terms", "rounding_type"]
 
 
 def rounding_type(operator: Operator, *outputs: Record) -> str:
-    """Return the type that an output is rounded to: that of the inputs if the operator computes in it."""
+    """Return the coarsest type of the outputs; also of the inputs if the kernel may compute in their type."""
     return type_of(*outputs, *(operator.inputs if rounds_as_inputs(operator.function) else ()))
 
 
@@ -44,8 +44,11 @@ def judge_output(
 ) -> tuple[str, str]:
     """Apply `judge` to an output whose distance from the reference is `measured`.
 
-    operator    that of the reference
-    scores      the growth of errors of sums within it, see `score_size`
+    operator    the operator of the reference
+    dtype       the type that the output is rounded to, see `rounding_type`
+    scores      for attention: the factor by which errors of sums grow in the operator, see `score_size`
+
+    For `noise`, `scale` and `cast` see `judge`.
     """
     transposed = _is_transposed(operator, output)
     terms = reduction_length(operator.function, operator.inputs, output, transposed=transposed)
@@ -53,7 +56,7 @@ def judge_output(
         measured,
         dtype,
         rules.of(operator.op_name, operator.op_type),
-        # The envelope grows with the root.
+        # The envelope grows with the root of the number of terms.
         terms=math.ceil(terms * scores**2) if terms is not None else None,
         own_type=sums_in_own_type(operator.function),
         between=_rounds_between(operator, output, transposed),
@@ -64,24 +67,27 @@ def judge_output(
     )
 
 
-#: Number of roundings of kernels that round intermediate results.
+#: The factor on `Rules.steps`, the usual intermediate roundings, for operators for which `rounds_in_between` is True.
 _FEW_TIMES = 3.0
 
 
 def _rounds_between(operator: Operator, output: Record, transposed: bool) -> float:
-    """Return the number of intermediate roundings, relative to other kernels of narrow types."""
+    """Return the factor on `Rules.steps`: by how much intermediate roundings of an operator exceed the usual ones."""
     usual = _FEW_TIMES if transposed or rounds_in_between(operator.function) else 1.0
     shapes = {record.index: record.shape for record in operator.inputs}
     backward = operator.function == "convolution_backward"
     weight = shapes.get(2 if backward else 1)
     if not weight or not (transposed or (backward and output.shape == shapes.get(1))):
         return usual
-    # An element is a sum over the positions of the kernel; each term is rounded, and so is each partial sum.
+    # An element is a sum over the positions of the convolution kernel. Each term and each partial sum is rounded.
     return max(usual, math.sqrt(2 * math.prod(weight[2:])))
 
 
 def measure_terms(operator: Operator, actual: Record, output: Record, dtype: str) -> Optional[Measure]:
-    """Measure an output with each element in units of the terms that it is the sum of; None if these are unknown."""
+    """Measure an output after each element is divided by the size of its terms; None if the sizes are unknown.
+
+    `term_sizes` returns the sizes.
+    """
     import numpy as np
 
     try:
@@ -97,7 +103,7 @@ def measure_terms(operator: Operator, actual: Record, output: Record, dtype: str
 
 
 def _is_transposed(operator: Operator, output: Record) -> bool:
-    """Return whether a convolution is transposed, by its arguments or else by its shapes."""
+    """Return True if the operator is a transposed convolution, by its arguments or else by its shapes."""
     if operator.function not in ("convolution", "_convolution"):
         return False
     arguments = arguments_of(operator)
@@ -111,7 +117,7 @@ def _is_transposed(operator: Operator, output: Record) -> bool:
 
 
 def _may_round_constant(operator: Operator, dtype: str) -> bool:
-    """Return whether an argument is a number that the type cannot represent, so that kernels may round it."""
+    """Return True if an argument is a number that a narrow type cannot represent, so that kernels may round it."""
     kind = float_kind(dtype)
     if kind is None or kind.mantissa > 10 or not holds_constants(operator.function):
         return False

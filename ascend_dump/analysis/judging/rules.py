@@ -1,4 +1,4 @@
-"""Rules as data: thresholds of all operators and per glob, from a TOML or JSON file."""
+"""Read the rules of a comparison: thresholds for all operators and per glob, from a mapping, a TOML or a JSON file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _HINT = (
 
 
 def rules_of(rules: RuleSource) -> Rules:
-    """Return the rules themselves, from a mapping, or from a file. Raises ConfigError for unknown rules and values."""
+    """Return the rules that a mapping or a file contains; the default rules for None, and `Rules` unchanged.
+
+    Raises ConfigError for a file that cannot be read, and for unknown rules and values.
+    """
     if rules is None:
         return Rules()
     if isinstance(rules, Rules):
@@ -67,7 +70,7 @@ def _changed(rules: Rules, values: Mapping[str, Any], glob: str, source: str) ->
 
 
 def _described(value: Any) -> str:
-    """Return the JSON name of a value that is no object."""
+    """Return the kind of a JSON value that is no object, in words."""
     names = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
 

@@ -1,4 +1,4 @@
-"""The distance of a second run of the reference from the first one: no difference is more than noise within that."""
+"""Take a difference for noise if two runs of the reference differ about as much from each other."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ascend_dump.reading import Dump, Record
 
 __all__ = ["TIMES", "Spread", "refuse_same_dump"]
 
-#: Two runs are weak evidence of the distance of a third, which may be this many times as large.
+#: A difference may be this many times as large as that of the two runs, which shows the usual size only roughly.
 TIMES = 4.0
 
 
 class Spread:
-    """The second run of one step; its tensors are read only if there is something to judge."""
+    """The second run of one step of the reference. Its tensors are read only when a difference has to be judged."""
 
     def __init__(self, second_run: Sequence[Operator], reference: Sequence[Operator]) -> None:
         self._partners: dict[Any, Record] = {}
@@ -33,7 +33,7 @@ class Spread:
                     self._partners[id(record)] = partner
 
     def covers(self, measured: Measure, reference: Record) -> Optional[str]:
-        """Return why a difference is noise; None if two runs of the reference differ less."""
+        """Return why a difference is noise; None if two runs of the reference differ less, or that is unknown."""
         partner = self._partners.get(id(reference))
         if partner is None:
             return None
@@ -54,7 +54,10 @@ class Spread:
 
 
 def refuse_same_dump(actual: Dump, reference: Dump, second_run: Dump) -> None:
-    """Raise ConfigError for noise= of a side: of actual every difference would be noise, of the reference none."""
+    """Raise ConfigError if the second run is the dump of actual or of the reference itself.
+
+    With the dump of actual every difference would be noise, with that of the reference none.
+    """
     for name, dump in (("actual", actual), ("the reference", reference)):
         if _share_steps(dump, second_run):
             raise ConfigError(
@@ -64,7 +67,7 @@ def refuse_same_dump(actual: Dump, reference: Dump, second_run: Dump) -> None:
 
 
 def _share_steps(first: Dump, second: Dump) -> bool:
-    """Return True if two are of the same dump, and a step of a rank is selected in both."""
+    """Return True if two selections are of the same dump, and both include a step of the same rank."""
     if os.path.realpath(first.root) != os.path.realpath(second.root):
         return False
     steps, second_steps = ({(record.run, record.rank, record.step) for record in dump} for dump in (first, second))

@@ -1,4 +1,4 @@
-"""Find spikes in a series of numbers, by a robust bound on the numbers before each."""
+"""Find spikes in a series of numbers: numbers far above the median of the numbers before them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 __all__ = ["FEWEST", "Spike", "find_spikes"]
 
-#: Numbers before a spike that it is compared with, and the fewest of them.
+#: A number is compared with up to _WINDOW numbers before it, and only if there are at least FEWEST of them.
 _WINDOW, FEWEST = 32, 6
-#: A spike rises above their median by the largest of three bounds: this multiple of their deviation (1.4826 times the
-#: median absolute deviation), of the distance of their largest from the median, and of the median itself.
+#: A spike exceeds the median of the numbers before it by more than each of three bounds. These are multiples of the
+#: deviation of these numbers (1.4826 times their median absolute deviation), of the distance between their largest and
+#: the median, and of the median itself.
 _DEVIATIONS, _RANGES, _RELATIVE = 12, 3, 2
-#: The deviation that is assumed at least, as a part of the median.
+#: The smallest deviation that is assumed, relative to the median.
 _LEAST_DEVIATION = 0.01
 #: Numbers after a spike whose median decides whether the series stays high.
 _LATER = 3
@@ -22,9 +23,9 @@ _LATER = 3
 class Spike(NamedTuple):
     """A number far above those before it.
 
-    position  in the series
-    median    of the numbers before
-    stays     the median of the numbers after it, of which there are enough, is as high
+    position  its index in the series
+    median    the median of the numbers before it
+    stays     True if the series stays high: the median of the numbers after the spike exceeds the same bound
     """
 
     position: int
@@ -34,7 +35,7 @@ class Spike(NamedTuple):
 
 
 def find_spikes(values: Sequence[float], least: float = 0.0) -> Iterator[Spike]:
-    """Yield the spikes of a series of finite numbers, in order. least: smaller rises are none."""
+    """Yield the spikes of a series of finite numbers, in order. least: how far a spike exceeds the median at least."""
     for position in range(FEWEST, len(values)):
         window = values[max(0, position - _WINDOW) : position]
         value, median = values[position], statistics.median(window)

@@ -1,5 +1,6 @@
-"""The size of the terms that an operator adds up: rounding errors are relative to these, not to the sum, in which they
-may cancel.
+"""Estimate the size of the terms that an operator adds up.
+
+Terms may cancel in their sum, but rounding errors are relative to the terms, not to the sum.
 
 For example, the gradient of a bias before a batch norm is zero in exact arithmetic; the computed value is only the
 rounding error of a sum whose terms are not zero.
@@ -25,9 +26,10 @@ _SUMS = frozenset(
     ("sum", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "index_put", "nansum", "BiasAddGrad")
 )
 _TERM_BY_TERM = frozenset(("add", "sub", "rsub", "lerp", "smooth_l1_loss"))
-#: Operators that add to their first input; the addend is at most as large as that input and the output together.
+#: Operators that add a product or quotient to their first input. The addend is at most as large as that input and the
+#: output together.
 _TO_THE_FIRST = frozenset(("addcmul", "addcdiv"))
-#: Operators that pad their input with zeros, or multiply it by at most 1.
+#: Operators that pad their first input with zeros, or multiply it by at most 1.
 _OF_THE_FIRST = frozenset(
     {
         "_softmax_backward_data",
@@ -38,12 +40,12 @@ _OF_THE_FIRST = frozenset(
         "tanh_backward",
     }
 )
-#: The smallest number of parts of a sum, and the most elements of a part, which is copied as float64.
+#: Into how many parts a sum is divided at least, and the most elements of a part. Each part is copied as float64.
 _PARTS, _MOST_AT_ONCE = 64, 1 << 22
 _NORMS = frozenset(
     ("native_layer_norm", "native_batch_norm", "native_group_norm", "_native_batch_norm_legit", "_fused_rms_norm")
 )
-#: The index of the reciprocal of the deviation among the inputs of the backward operators of norms.
+#: For backward operators of norms: the index of the input with the reciprocal of the standard deviation.
 _DEVIATIONS = {
     "native_layer_norm_backward": 3,
     "native_group_norm_backward": 3,
@@ -62,9 +64,10 @@ def natural_scale(operator: Operator, output: Record) -> float:
 
 
 def score_size(operator: Operator) -> float:
-    """Return a bound of the scores of an attention, at least 1; 1 for other operators.
+    """Return about how large the scores of an attention are, at least 1; 1 for other operators.
 
-    The weights are exponentials of the scores, so an absolute error of a score becomes a relative error of its weight.
+    The weights are exponentials of the scores. So the absolute error of a score, which grows with its size, becomes the
+    relative error of a weight.
     """
     name = operator.function.lower()
     if "attention" not in name or "backward" in name:
@@ -77,7 +80,7 @@ def score_size(operator: Operator) -> float:
 
 
 def _scores(query: Optional[Record], key: Optional[Record]) -> float:
-    """Return the product of the norms of two rows, divided by the root of their length."""
+    """Return the product of the norms of a query row and a key row, divided by the root of their length; at least 1."""
     length = query.shape[-1] if query is not None and query.shape else 1
     return max(1.0, _rms(query) * _rms(key) * math.sqrt(length))
 
@@ -85,7 +88,7 @@ def _scores(query: Optional[Record], key: Optional[Record]) -> float:
 def _scale(name: str, operator: Operator, output: Record) -> float:
     inputs = {record.index: record for record in operator.inputs}
     if operator.function.startswith("_foreach_"):
-        # From each list of inputs, the tensor at the position that the output has in its own list.
+        # The inputs are lists. Take the tensor of each list that belongs to this output.
         count = max(len(operator.outputs), 1)
         position = output.index % count
         inputs = {index // count: record for index, record in inputs.items() if index % count == position}
@@ -151,10 +154,11 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
 def term_sizes(operator: Operator) -> Optional[np.ndarray]:
     """Return the size of the terms of each output element; None for operators other than products and full sums.
 
-    For a product of matrices: the size that each element would have if its terms had random signs, because some rows
-    and columns may be much larger than others. For a sum of all elements: the largest sum of consecutive elements,
-    because several threads add up parts, which are rounded and may cancel each other. Raises what reading a tensor
-    raises.
+    For a product of matrices, it is the size that each element would have if its terms had random signs: some rows and
+    columns may be much larger than others. For a sum of all elements, it is the largest sum of consecutive elements:
+    several threads add up parts, which are rounded and may cancel each other.
+
+    Raises the same errors as reading a tensor.
     """
     import numpy as np
 
@@ -179,7 +183,7 @@ def term_sizes(operator: Operator) -> Optional[np.ndarray]:
 
 
 def _largest_part(array: np.ndarray) -> float:
-    """Return the largest absolute sum of consecutive elements, as far as sums of blocks show it."""
+    """Return the largest absolute sum of consecutive blocks of elements; 0 for complex numbers."""
     import numpy as np
 
     flat = array.reshape(-1)

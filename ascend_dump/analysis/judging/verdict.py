@@ -3,10 +3,11 @@
 Let d = actual - reference. In the rounding envelope every |d| is at most 2u|reference| + (8 sqrt(K) a + i u)
 rms(reference). Here u is the unit of rounding of the type, and a that of the accumulator (float32, or float64 for
 float64). K is the number of terms summed for an element, and i the number of roundings in between: 1.5 for types of at
-most 16 bits, whose kernels may keep intermediate results in them, else 0. If more than 1 % of the elements differ, d
-must not be biased either: its signs lean to one side by at most 6 standard deviations, or its mean is below the bias
-that approximated functions and long sums have. `tests/benchmarks/bench_calibration.py` contains the measurements behind
-these numbers.
+most 16 bits, whose kernels may keep intermediate results in the type, else 0.
+
+If more than 1 % of the elements differ, d must not be biased either. It is biased if differences of one sign exceed
+those of the other sign by more than 6 standard deviations, and the mean of d is larger than approximated functions and
+long sums explain. `tests/benchmarks/bench_calibration.py` contains the measurements behind these numbers.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ ORDER = ("equal", "noise", "undecided", "unmatched", "structure", "different", "
 class Rules(NamedTuple):
     """The thresholds of a comparison.
 
-    envelope    standard deviations of a sum's rounding error that an element may differ by
+    envelope    by how many standard deviations of a sum's rounding error an element may differ
     terms       K, if neither type nor shapes of an operator determine it
-    drift       largest lean of the signs of the differences to one side, in standard deviations
+    drift       by how many standard deviations differences of one sign may exceed those of the other sign
     steps       rounding error of intermediate results in types of at most 16 bits, in units of rounding (i above)
     bias        relative bias, in units of rounding, that implementations of one function may have: for types of at most
                 16 bits (which round similar values alike), and for others
-    gain        by how much an operator may amplify the relative error of its inputs
+    gain        factor by which an operator may amplify the relative error of its inputs
     ceiling     the relative error (Euclidean) above which a difference is never noise, in units of sqrt(u)
-    flips       the share of indices and flags that noise in the inputs may change
+    flips       the largest share of indices and flags that noise in the inputs may change
     undefined   indices of further outputs that the operator leaves unset, see `undefined_outputs`; only for a glob
     special     globs of operator names or types, each with rules of its own
     """
@@ -53,14 +54,14 @@ class Rules(NamedTuple):
     special: tuple[tuple[str, Rules], ...] = ()
 
     def of(self, *names: str) -> Rules:
-        """Return the rules of an operator by its name and type: of the last matching glob, else the general ones."""
+        """Return the rules of the last glob that matches a name or type of an operator; else the general rules."""
         for glob, rules in reversed(self.special):
             if any(fnmatchcase(name, glob) for name in names):
                 return rules
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values: the general rules, and for each glob those that differ."""
+        """Return the rules as plain values: the general rules, and for each glob the rules that differ from them."""
         general = self._asdict()
         del general["special"]
         for glob, rules in self.special:
@@ -109,7 +110,7 @@ def judge(
     terms       number of terms summed for an element (at least 64 is assumed)
     own_type    the kernel may accumulate term by term in the type of the tensor
     between     factor on `rules.steps`, for types of at most 16 bits
-    noise       that of the operator's inputs
+    noise       the effect that noise in the inputs of the operator may have on the output
     scale       the rms that the output would have if its terms did not cancel
     cast        one side was computed in a finer type: equal values are rounded alike, so differences may be biased
     constant    elements are computed with a number that kernels may round to the type of the tensor
@@ -149,13 +150,14 @@ def judge(
 
 
 class _Allowance(NamedTuple):
-    """The error that rounding alone may cause, and the error that is left after that of subnormal numbers.
+    """The error that rounding alone may cause, and the measured error without the part lost in subnormal numbers.
 
-    unit                that of the type
-    size                the rms of the output that errors are relative to
-    sum_error, error    of sums, and with intermediate roundings; relative to `size`
-    smallest_subnormal  of the type
-    excess, rmse        those of the measure, minus the error of subnormal numbers
+    unit                unit of rounding of the type
+    size                the rms of the output, to which errors are relative
+    sum_error           error of sums, relative to `size`
+    error               error of sums and of intermediate roundings, relative to `size`
+    smallest_subnormal  the smallest subnormal number of the type
+    excess, rmse        these numbers of the measure, minus the error that subnormal numbers may cause
     """
 
     unit: float

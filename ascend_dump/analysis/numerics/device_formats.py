@@ -1,6 +1,6 @@
 """Convert tensors that a device stores in blocks, or in another order of axes, to the layout of the other side.
 
-Blocks are padded; the padding is no value of the program.
+Blocks may contain padding, which is no value of the program and is removed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Stored(NamedTuple):
 
 
 def may_differ_in_layout(a: Record, b: Record) -> bool:
-    """Return True if the formats that two records name may be layouts of one tensor."""
+    """Return True if two records name different formats that may be layouts of the same tensor."""
     named = [record.format in _NAMED for record in (a, b)]
     return _is_blocked(a) or _is_blocked(b) or (all(named) and a.format != b.format)
 
 
 def in_one_layout(a: Record, b: Record) -> Optional[Stored]:
-    """Return both tensors in the same model layout and shape; None if there is none.
+    """Return both tensors in one layout of models, and one shape; None if no layout gives them the same shape.
 
-    Raises what reading a record raises.
+    Raises the same errors as reading a record.
     """
     if not may_differ_in_layout(a, b):
         return None
@@ -54,7 +54,7 @@ def in_one_layout(a: Record, b: Record) -> Optional[Stored]:
 
 
 def as_in_model(record: Record) -> np.ndarray:
-    """Return the tensor in its layout in the model, if the dump records it; else as it is stored."""
+    """Return the tensor in the layout that it has in the model, if the dump records this; else as it is stored."""
     if _is_blocked(record):
         for layout in ("original", "ND", *_NAMED):
             try:
@@ -65,7 +65,7 @@ def as_in_model(record: Record) -> np.ndarray:
 
 
 def shape_in_model(record: Record) -> Optional[tuple[int, ...]]:
-    """Return the tensor's shape in the model, if the dump records it; else the stored one."""
+    """Return the shape that the tensor has in the model, if the dump records it; else the stored shape."""
     if record.format is not None and _is_blocked(record):
         return tuple(record.attrs.get("original_shape") or ()) or record.shape
     return record.shape
@@ -76,7 +76,10 @@ def _is_blocked(record: Record) -> bool:
 
 
 def _read(record: Record, layout: str) -> Optional[np.ndarray]:
-    """Return the array in a layout, or None. A record that does not name its axes is assumed to be in it."""
+    """Return the array in a layout; None if it cannot be converted.
+
+    A record that is neither in blocks nor names its axes is assumed to have this layout already.
+    """
     if not _is_blocked(record) and record.format not in _NAMED:
         return record.numpy()
     stored, original = record.numpy(), record.attrs.get("original_op") or {}
@@ -86,7 +89,7 @@ def _read(record: Record, layout: str) -> Optional[np.ndarray]:
             record.format or "ND",
             layout,
             original_shape=record.attrs.get("original_shape") or (),
-            # Without a name in the header, the order of the axes stays open; several layouts may fit.
+            # If the header does not name the original layout, assume the wanted one: shapes decide which layout fits.
             original_format=original.get("format", layout),
             groups=max(1, record.attrs.get("sub_format", 1)),
         )

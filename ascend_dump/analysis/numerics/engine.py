@@ -28,7 +28,7 @@ log = logging.getLogger("ascend_dump")
 
 #: Minimum number of elements for which a compiled kernel is faster than numpy.
 _WORTH_CALLING = 1 << 13
-#: Minimum number of elements for `compiled_codes`: every part allocates a table of one megabyte.
+#: Minimum number of elements for `compiled_codes`, whose parts each allocate a table of one megabyte.
 _WORTH_COUNTING = 1 << 24
 #: Elements per part. A thread gets at least two parts (about 0.3 ms of work), several times the cost of starting it.
 #: Large tensors are split into about `_PARTS` parts, whose sizes are multiples of `_PART`.
@@ -120,7 +120,7 @@ def first_code(a: np.ndarray, b: np.ndarray, codes: np.ndarray) -> int:
 def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float, int]]:
     """Return the number of unequal elements, the largest difference, and its index (-1 if there is none).
 
-    The arrays have one integer or bool type. None if numpy has to compute them.
+    Return None if numpy has to compute them: for small arrays, and unless both have the same integer or bool type.
     """
     import numpy as np
 
@@ -136,7 +136,7 @@ def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float,
         _give_up(error)
         return None
     unequal = sum(counted[0] for _, counted in parts)
-    # The largest difference; among equals the one with the smallest index, hence the minus.
+    # Of several differences that are equally large, `max` returns that with the smallest index: hence the minus.
     differing = [(size, -(start + index)) for start, (_, size, index) in parts if index >= 0]
     largest, where = max(differing, default=(0.0, 1))
     return unequal, largest, -where
@@ -185,7 +185,7 @@ def _words(dtype: np.dtype[Any]) -> Optional[_Words]:
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
-    """Return a read-only view, as memory maps are: for writable arrays numba would compile a second kernel."""
+    """Return a read-only view. Memory maps are read-only; numba would compile a second kernel for writable arrays."""
     view: np.ndarray = array.view()
     view.flags.writeable = False
     return view
@@ -194,7 +194,8 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 def _over_parts(kernel: Callable[..., Any], a: np.ndarray, b: np.ndarray, *parameters: Any) -> list[tuple[int, Any]]:
     """Return the results of a kernel for each part, with the index at which the part begins.
 
-    This thread and others each take the next part when they have finished one. The others end with the call.
+    This thread and a pool of threads work in parallel: each takes the next part when it has finished one. The threads
+    of the pool end with the call.
     """
     signature = (kernel, a.dtype, b.dtype)
     if signature not in _compiled:

@@ -1,4 +1,4 @@
-"""Types that round, and the rounding error of each."""
+"""The floating-point types, and how each of them rounds."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _FLOATS = {
     "float6_e2m3fn": FloatKind(3, 0),
     "float6_e3m2fn": FloatKind(2, -2),
     "float4_e2m1fn": FloatKind(1, 0),
-    # CANN's types that numpy lacks, with values stored as float32. Hifloat8 has three bits near 1, and fewer further
-    # away: one at 2**-15 and 2**15.
+    # Types of CANN that numpy lacks. Their values are stored as float32. The significand of hifloat8 has three bits for
+    # numbers near 1, and fewer for others: one bit at 2**-15 and 2**15.
     "hifloat8": FloatKind(1, -15),
     "float4_e1m2": FloatKind(2, 0),
     "complex64": FloatKind(23, -126),

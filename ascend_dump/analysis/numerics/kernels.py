@@ -1,7 +1,8 @@
-"""Compiled kernels over the memory of two tensors: each element becomes a float64 in a register, block by block.
+"""Compiled kernels that compare the memory of two tensors. Each element is converted to float64 in a register.
 
-A second look at a block finds it in the cache. Blocks of equal words, and blocks with NaN or Inf, have code of their
-own. Every kernel runs without the GIL.
+Kernels work block by block, so that a block is still in the cache when it is read a second time. Blocks that are equal,
+and blocks with NaN or Inf, are handled by code of their own. Every kernel runs without the GIL. A word is an integer
+with the bits of one element.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ __all__ = ["SUM_NAMES", "count_codes", "count_unequal", "find_code", "pair"]
 
 #: Elements of a block: two blocks of float64 fit in the cache, beside the memory that they are read from.
 _BLOCK = 2048
-#: Elements of a block that are compared before all others.
+#: Elements at the beginning of a block that are compared before all others.
 _GLANCE = 64
-#: Differences are counted by their size in units in the last place. Differences of zero fill as many bins again:
-#: neighbours that increment one counter would wait for each other. Two elements are counted at a time, in a table of
-#: all pairs of bins.
+#: Differences are counted in _BINS bins by their size in units in the last place. Differences of zero are spread over
+#: as many further bins, from _NONE on: neighbours that increment the same counter would wait for each other. Two
+#: elements are counted at a time, in a table of all pairs of bins with _ROW bins per row.
 _BINS = 64
 _NONE, _ROW = _BINS, 2 * _BINS
 #: The smallest normal float64.
@@ -41,8 +42,11 @@ _FINITE, _NONFINITE, _FIRST, _NAN_A, _NAN_B, _INF_A, _INF_B, _DIFFERING2, _DIFFE
 
 @intrinsic
 def _as_double(typing: Any, word: Any, table: Any) -> Any:
-    """Return the float64 value of a word: float64, float32, bfloat16 if the word is signed, else float16. Words of 8
-    bits are looked up in the table, which is () for the other types."""
+    """Return the float64 value of a word.
+
+    Words of 64 bits are float64, words of 32 bits float32. Signed words of 16 bits are bfloat16, unsigned ones float16.
+    Words of 8 bits are looked up in the table, which is () for the other types.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bits, values = arguments
@@ -68,16 +72,16 @@ _WORD, _LONG = ir.IntType(32), ir.IntType(64)
 
 
 def _reads_float16() -> bool:
-    """Return True if the processor converts float16 by an instruction; without one, LLVM calls a function that numba
-    lacks.
+    """Return True if the processor has an instruction that converts float16.
 
-    numba compiles for the processor that it runs on, and caches kernels for this kind of processor only.
+    Without one, LLVM would call a function that numba lacks. numba compiles for the processor that it runs on, and
+    caches kernels for this kind of processor only.
     """
     if platform.machine().lower() in ("aarch64", "arm64"):
         return True
     try:
         return bool(binding.get_host_cpu_features().get("f16c")) and "NUMBA_CPU_NAME" not in os.environ
-    except RuntimeError:  # of a processor that LLVM does not know
+    except RuntimeError:  # LLVM does not know the processor
         return False
 
 
@@ -85,10 +89,10 @@ _READS_FLOAT16 = _reads_float16()
 
 
 def _float16_as_double(builder: Any, half: Any) -> Any:
-    """Move the bits to their positions in float32: the result is too small by a power of two.
+    """Convert float16 to float64 without the instruction.
 
-    The factor is multiplied in float64, because products of subnormal float32 are slow. Inf and NaN get the highest
-    exponent of float64.
+    The bits are moved to their positions in float32, which makes the number too small by a power of two. This factor is
+    multiplied in float64, because products of subnormal float32 are slow. Inf and NaN get the highest exponent.
     """
     bits = builder.and_(builder.shl(builder.sext(half, _WORD), _WORD(13)), _WORD(0x8FFFE000))
     nonfinite = builder.icmp_unsigned("==", builder.and_(bits, _WORD(0x0F800000)), _WORD(0x0F800000))
@@ -133,11 +137,14 @@ def _sums_of_equal(words: Any, table: Any) -> Any:
 
 @inner(SUMS)
 def _sums(x: Any, y: Any, table_x: Any, table_y: Any, twice: float, relative: float, heads: Any) -> Any:
-    """Return the sums, those of reference^2 over elements that differ, the largest of these, the largest difference and
-    excess, and whether a difference exceeds `relative` of its reference.
+    """Return the sums and maxima over a block, as in SUM_NAMES, and True if a relative difference exceeds `relative`.
 
-    The last five are undefined if an element is not finite. x, y: words; table_x, table_y: see `_as_double`. heads: a
-    buffer for sign and exponent of each difference and reference.
+    The results from `differing2` on are undefined if an element is not finite.
+
+    x, y              words of actual and of the reference
+    table_x, table_y  see `_as_double`
+    twice             2u, with u the unit of rounding, for the excess |d| - 2u|reference|
+    heads             a buffer that is filled with sign and exponent of each difference, and of each reference
     """
     d2 = 0.0
     b2 = 0.0
@@ -196,8 +203,10 @@ def _exponent(value: float) -> Any:
 
 @inner()
 def _bin(head: Any, reference: Any, none: Any, kind: Any) -> Any:
-    """Return the bin of a difference, by sign and exponent of it and of the reference. Bin 1 begins at one unit in the
-    last place. All numbers have 16 bits."""
+    """Return the bin of a difference; `none` if the difference is zero. Bin 1 begins at one unit in the last place.
+
+    head and reference have the sign and exponent of the difference and of the reference. All numbers have 16 bits.
+    """
     # Exponents in the bits of float64 are 1023 too large.
     zero = like(0, head)
     exponent = like((head >> 4) & 0x7FF, zero)
@@ -216,11 +225,10 @@ def _direction(head: Any, reference: Any) -> Any:
 
 @inner()
 def _bins_of(half: int, kind: Any, heads: Any, pairs: Any) -> Any:
-    """Fill `pairs` with the bins of each element in the first half of a block, combined with those of its partner in
-    the second.
+    """Fill `pairs` with the bins of two elements each: one of the first half of a block, one of the second half.
 
-    Return how many more elements of actual are larger than smaller, and whether a difference or a reference is zero or
-    nearly zero.
+    Return how many more elements of actual are larger in magnitude than smaller, and whether a difference or a
+    reference is zero or subnormal.
     """
     zero = like(0, heads[0, 0])
     signed = zero
@@ -240,7 +248,7 @@ def _bins_of(half: int, kind: Any, heads: Any, pairs: Any) -> Any:
 
 @inner()
 def _are_tiny(x: Any, y: Any, table_x: Any, table_y: Any) -> Any:
-    """Return True if a difference or reference is below the smallest normal float64: its exponent is not its size."""
+    """Return True if a difference or reference is a subnormal float64, whose exponent bits do not show its size."""
     tiny = False
     for i in range(x.size):
         b = _as_double(y[i], table_y)
@@ -251,7 +259,7 @@ def _are_tiny(x: Any, y: Any, table_x: Any, table_y: Any) -> Any:
 
 @inner()
 def _count_each(x: Any, y: Any, table_x: Any, table_y: Any, kind: Any, counts: Any) -> int:
-    """Count elements of any size one by one; return how many more elements of actual are larger than smaller."""
+    """Count elements of any size one by one. Return how many more elements of actual are larger in magnitude."""
     signed = 0
     for i in range(x.size):
         b = _as_double(y[i], table_y)
@@ -267,7 +275,7 @@ def _count_each(x: Any, y: Any, table_x: Any, table_y: Any, kind: Any, counts: A
 
 @inner()
 def _count(pairs: Any, counts: Any, words_a: Any, words_b: Any) -> None:
-    """Count pairs of bins, while the memory following the block is prefetched."""
+    """Count pairs of bins, and meanwhile prefetch the memory that follows the block."""
     whole = pairs.size - pairs.size % 4
     for i in range(0, whole, 4):
         prefetch(words_a, words_a.size + 2 * i)
@@ -306,10 +314,13 @@ def _add(
     sums: Any,
     counts: Any,
 ) -> bool:
-    """Add a block that is not equal. If `indices` is empty and its sums are not finite, do nothing and return False.
+    """Add a block in which both sides differ, and return True.
+
+    If the sums of the block are not finite and `indices` is empty, add nothing and return False.
 
     values   a buffer for the numbers of both sides
-    indices  positions of the elements, if only some elements of the block are added
+    start    index of the first element of the block
+    indices  positions of the elements in the block, if only some of its elements are given; else empty
     """
     if words_a.size == 0:
         return True
@@ -354,7 +365,10 @@ def _add(
 
 @inner()
 def _take_finite(x: Any, y: Any, start: int, indices: Any, sums: Any) -> int:
-    """Move elements that are finite on both sides to the front; count the others. Return the number of finite ones."""
+    """Move the elements that are finite on both sides to the front, and count the others as NaN or Inf.
+
+    Return the number of finite elements. indices: a buffer that is filled with their positions in the block
+    """
     count = 0
     for i in range(x.size):
         a = x[i]
@@ -378,7 +392,7 @@ def _take_finite(x: Any, y: Any, start: int, indices: Any, sums: Any) -> int:
 
 @inner()
 def _add_equal(words: Any, table: Any, kind: Any, sums: Any) -> bool:
-    """Add a block whose words are equal; if its sums are not finite, do nothing and return False."""
+    """Add a block whose words are equal, and return True; if its sums are not finite, add nothing and return False."""
     squares, total, least = _sums_of_equal(words, table)
     if not math.isfinite(squares):
         return False
@@ -393,11 +407,12 @@ def _add_equal(words: Any, table: Any, kind: Any, sums: Any) -> bool:
 
 @kernel
 def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
-    """Return the sums of two arrays of words, and the number of their differences in each bin.
+    """Return the numbers in SUM_NAMES for two arrays of words, and the number of differences in each bin.
 
     table_a, table_b    values of words of 8 bits, see `_as_double`
-    kind                bits of the significand, lowest exponent and unit of rounding of the coarser type; whether equal
-                        words of both sides are equal values; whether one side is float64
+    kind                five values: bits of the significand, lowest exponent and unit of rounding of the coarser type;
+                        True if both types are the same, so that equal words are equal values; True if one side is
+                        float64
     """
     sums = np.zeros(len(SUM_NAMES))
     sums[_EXCESS] = -np.inf
@@ -407,7 +422,7 @@ def pair(a: Any, b: Any, table_a: Any, table_b: Any, kind: Any) -> Any:
     buffers = np.empty((2, _BLOCK), dtype=np.int16), np.empty(_BLOCK // 2, dtype=np.uint16)
     indices = np.empty(_BLOCK, dtype=np.int64)
     values = np.empty((2, _BLOCK))
-    # Memory that is prefetched while a block is counted should be used soon after.
+    # float64 gets smaller blocks: memory that is prefetched during a block should be used before it leaves the cache.
     block = _BLOCK // 2 if kind[4] else _BLOCK
     for start in range(0, a.size, block):
         words_a = a[start : start + block]
@@ -461,7 +476,7 @@ def count_unequal(a: Any, b: Any) -> Any:
 @kernel
 def count_codes(a: Any, b: Any) -> Any:
     """Return how often byte x of one array stands beside byte y of the other, at 256 x + y."""
-    # Neighbours are counted in two tables: increments of one counter would wait for each other.
+    # Neighbours are counted in two tables, because increments of the same counter would wait for each other.
     counts = np.zeros((2, 1 << 16), dtype=np.int64)
     whole = a.size - a.size % 2
     for i in range(0, whole, 2):
@@ -474,7 +489,7 @@ def count_codes(a: Any, b: Any) -> Any:
 
 @kernel
 def find_code(a: Any, b: Any, selected: Any) -> int:
-    """Return the index of the first pair of bytes whose number in `count_codes` is selected; -1 if there is none."""
+    """Return the index of the first pair of bytes (x, y) for which selected[256 x + y] is True; -1 if there is none."""
     for i in range(a.size):
         if selected[(np.int64(a[i]) << 8) | np.int64(b[i])]:
             return i

@@ -1,4 +1,4 @@
-"""Measure how far two tensors of one shape are apart: all numbers of a pair in one pass over both."""
+"""Measure how far two tensors of one shape are apart. One pass over both tensors computes all numbers."""
 
 from __future__ import annotations
 
@@ -17,35 +17,36 @@ __all__ = ["ULP_BINS", "Measure", "measure"]
 
 #: Bins of the histogram of differences, in units in the last place: bin 0 is below 1, bin k is [2^(k-1), 2^k).
 ULP_BINS = 64
-#: Elements of a block: numpy's intermediate arrays fit in the cache, and products of so few are not spread over the
-#: threads of a library.
+#: Elements of a block. numpy's intermediate arrays of this size fit in the cache, and dot products of this size are not
+#: spread over several threads by numpy's library.
 _BLOCK = 1 << 13
-#: The square of the largest float64, divided by the square of this power of two, leaves room for sums of any length.
+#: Numbers whose squares overflow float64 are divided by 2**_SHRUNK before they are squared and added up.
 _SHRUNK = 600
-#: Elements that differ are compared with their own size, not with that of all, if at least so many differ and all of
-#: these are so many times smaller than the root mean square: the others are fills, such as those of a mask. Of elements
-#: that happen to be rounded to another neighbour up to half are as small, so that a few of them prove nothing.
+#: Errors are relative to the elements that differ, not to all elements, if at least _MANY elements differ and each of
+#: these is more than _SMALLER times smaller than the root mean square of the tensor. Then the other elements are fills,
+#: such as those of a mask. Fewer elements prove nothing: elements that rounding changes may happen to be that small.
 _MANY, _SMALLER = 16, 64
 
 
 class Measure(NamedTuple):
-    """The numbers of one pair; d = actual - reference over the elements that are finite on both sides.
+    """The numbers of one pair of tensors; d = actual - reference, for the elements that are finite on both sides.
 
-    count           elements of each side
+    count           number of elements of each side; a complex number counts as two
     unequal         elements whose values differ (NaN equals NaN here, +0.0 equals -0.0)
     nonfinite       elements that are NaN, +Inf or -Inf on one side and something else on the other
-    nan, inf        elements of actual and of reference that are NaN, and that are infinite
-    max_abs, at     largest |d| and the coordinates of its element; if several are as large, of one of them
+    nan, inf        numbers of NaN, and of infinite elements, in actual and in the reference
+    max_abs, at     largest |d|, and the coordinates of an element with this |d|. If all finite elements are equal, `at`
+                    is the first element that counts as nonfinite
     max_rel         largest |d| / |reference|, over references that are not zero
     rmse            root of the mean of d^2
-    rel_l2          |d| / |reference|, Euclidean norms; Inf if only the reference is all zero. Large elements that are
-                    equal on both sides, such as those of a mask, are left out
-    cosine          cosine of the angle between both; None if a norm is zero
-    rms             root of the mean of reference^2, without the same elements
+    rel_l2          |d| / |reference|, Euclidean norms; Inf if the reference is all zero and d is not. Large elements
+                    that are equal on both sides, such as those of a mask, are left out of |reference|
+    cosine          cosine of the angle between both tensors; None if a norm is zero
+    rms             root of the mean of reference^2, over the same elements as in rel_l2
     excess          largest |d| - 2u|reference| with u the unit of rounding of the coarser type; at most 0 if every
-                    element is within its last place
+                    element differs by at most its last place
     drift           |sum of sign(d) sign(reference)| / sqrt(unequal): about 1 for rounding, large if one side is scaled
-    bias            |sum of d sign(reference)| / sum of |reference|: by how much one side is larger than the other
+    bias            |sum of d sign(reference)| / sum of |reference|: by which share one side is larger in magnitude
     ulp             counts of |d| in units in the last place of the reference, by powers of two (`ULP_BINS`); empty for
                     exact types
     """
@@ -76,11 +77,11 @@ class Measure(NamedTuple):
 def measure(actual: np.ndarray, reference: np.ndarray, dtype: Optional[str] = None) -> Measure:
     """Compare two arrays of one shape element by element, in float64.
 
-    Types may differ; the coarser one determines the rounding. A complex number counts as two real ones. Integers and
-    bool are exact: `max_abs` is their largest difference. Raises ValueError for different shapes.
+    Types may differ; the coarser type determines the rounding. A complex number counts as two real numbers. Of integers
+    and bools only `count`, `unequal`, `max_abs` and `at` are measured. Raises ValueError for different shapes.
 
-    dtype: the type that the values were rounded to, if the arrays have a finer one: "hifloat8" values are stored as
-    float32.
+    dtype: the type that the values were rounded to, if the arrays have a finer type. For example, values of "hifloat8"
+    are stored as float32.
     """
     import numpy as np
 
@@ -111,7 +112,7 @@ def measure(actual: np.ndarray, reference: np.ndarray, dtype: Optional[str] = No
     scale2, elements, total = sums.b2, finite, sums.total
     if sums.unequal >= _MANY and sums.b2 > finite * (_SMALLER * sums.differing) ** 2 > 0:
         scale2, elements = sums.differing2, sums.unequal
-        total = math.sqrt(elements * scale2)  # their sum is at most that
+        total = math.sqrt(elements * scale2)  # an upper bound of the sum of |reference| over elements that differ
     norm = math.sqrt(scale2)
     return Measure(
         count=a.size,
@@ -140,7 +141,10 @@ def _kind_of(dtype: np.dtype[Any]) -> Optional[FloatKind]:
 
 
 def _by_codes(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sums]:
-    """Return the sums of types of one byte: computed once for each pair of bytes, times its count."""
+    """Return the sums of two arrays of one-byte types; None if they have to be computed element by element.
+
+    Each pair of bytes that occurs is computed once, and multiplied by the number of its occurrences.
+    """
     import numpy as np
 
     counts = compiled_codes(a, b)
@@ -156,13 +160,15 @@ def _by_codes(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sums]:
         distances = np.abs(x - y)
     if sums.where >= 0:
         return sums._replace(where=first_code(a, b, codes[distances == sums.largest]))
-    # Infinity minus itself is NaN, as is any difference with NaN.
+    # A distance is not finite if either number is NaN or Inf. It counts unless both are NaN, or the same Inf.
     differ = ~np.isfinite(distances) & ~((x == y) | (np.isnan(x) & np.isnan(y)))
     return sums._replace(first_nonfinite=first_code(a, b, codes[differ]))
 
 
 def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind, times: Optional[np.ndarray] = None) -> Sums:
-    """Return the same sums as the compiled kernels, by numpy: for other types, small tensors, and without numba.
+    """Return the same sums as the compiled kernels, computed by numpy.
+
+    It is for types that the kernels cannot read, for small tensors, and without numba.
 
     times: how often each element occurs; by default once.
     """
@@ -252,7 +258,10 @@ def _with_finite_sums(sums: Sums, a: np.ndarray, b: np.ndarray, kind: FloatKind)
 
 
 def _in_memory_order(a: np.ndarray, b: np.ndarray) -> Optional[list[int]]:
-    """Return the axes in memory order, to avoid a copy, if both sides share an order other than C; else None."""
+    """Return the axes in their order in memory, if both sides have the same order and it is not C order; else None.
+
+    Arrays that are transposed to this order can be flattened without a copy.
+    """
     if a.flags.c_contiguous and b.flags.c_contiguous:
         return None
     order = sorted(range(a.ndim), key=lambda axis: (-a.strides[axis], axis))
@@ -272,7 +281,7 @@ def _exact(actual: np.ndarray, reference: np.ndarray) -> Measure:
             continue
         unequal += changed.size
         try:
-            # float64 covers differences of 64-bit integers that int64 does not.
+            # Differences of 64-bit integers may overflow int64, but not float64.
             sizes = np.abs(x[changed].astype(np.float64) - y[changed].astype(np.float64))
         except (TypeError, ValueError):  # structured or text
             sizes = np.zeros(changed.size)

@@ -1,4 +1,4 @@
-"""Find the permutation of its axes, and the new shape, that turn one array into another."""
+"""Find the permutation of axes, and the new shape, that turn one array into another."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _SAME = 1e-2
 
 
 class Rearrangement(NamedTuple):
-    """A change of an array: split its axes, take them in another order, then reshape it.
+    """A change of an array: split its axes, permute them, then reshape it.
 
-    name    in words: "identity", "reshape", "permute(0, 3, 1, 2)"
-    parts   the shape with split axes; None if none is split
+    name    the change in words: "identity", "reshape", "permute(0, 3, 1, 2)"
+    axes    the order of the axes, after the split
+    shape   the final shape
+    parts   the shape with split axes; None if no axis is split
     """
 
     name: str
@@ -37,10 +39,10 @@ class Rearrangement(NamedTuple):
 
 
 def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False) -> Optional[Rearrangement]:
-    """Return the permutation that maps `array` to `target`, up to a hundredth of its norm, or None.
+    """Return the change of layout that turns `array` into `target`, up to a hundredth of its norm; None if none does.
 
-    nearest: if no layout maps them, return that of the least difference instead, provided that it is at most half of
-    the difference of elements at equal indices, and half of the norm.
+    nearest: if none does, return the change that leaves the least difference. This difference has to be at most half of
+    that of the unchanged order, and at most half of the norm.
     """
     import numpy as np
 
@@ -71,10 +73,10 @@ def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False)
 
 
 def _layouts(shape: tuple[int, ...], target: tuple[int, ...]) -> list[Rearrangement]:
-    """Return other orders of the axes; first those with the target shape, then those that must be reshaped.
+    """Return changes that permute the axes; first those that lead to the target shape, then those that reshape, too.
 
-    If the target has more axes, they are parts of those of the array: attention takes [batch, length, heads * size] for
-    [batch, heads, length, size].
+    If the target has more long axes, its axes may be parts of the axes of the array: [batch, length, heads * size]
+    becomes [batch, heads, length, size] in attention.
     """
     sizes = [size for size in target if size > 1]
     layouts = []
@@ -93,7 +95,10 @@ def _layouts(shape: tuple[int, ...], target: tuple[int, ...]) -> list[Rearrangem
 
 
 def _orders(shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], list[int]]]:
-    """Yield the other orders of the axes longer than 1, with the remaining axes; none if there are too many."""
+    """Yield (order of the axes longer than 1, axes of length 1) for every order but the present one.
+
+    Nothing is yielded if there are more than _MOST_AXES long axes.
+    """
     long = [axis for axis, size in enumerate(shape) if size > 1]
     if len(long) <= _MOST_AXES:
         short = [axis for axis, size in enumerate(shape) if size == 1]

@@ -1,10 +1,11 @@
 """Lower bounds of the difference of two tensors, taken from their statistics.
 
-No element of `actual` is larger than its maximum, so at least one element differs by the difference of the maxima. The
-same is true for minima and means, and the difference of the norms is at most the norm of the difference.
+No element of a tensor is larger than its maximum. So at least one element differs by the difference of the maxima or
+more. The same is true for minima and means. The difference of the norms is at most the norm of the difference.
 
-Recorded numbers are rounded: a number of six digits stands for an interval of half a unit of its last digit to both
-sides, and a norm that was summed in float32 for a wider one. The bounds are the distances of these intervals.
+Recorded numbers are rounded, so each stands for an interval. A number of six digits stands for half a unit of its last
+digit to both sides, a norm that was summed in float32 for a wider interval. The bounds are the distances between the
+intervals of both sides.
 """
 
 from __future__ import annotations
@@ -25,19 +26,20 @@ __all__ = ["RoundedStatistics", "bounds", "rounded_statistics"]
 _DOUBLE, _SINGLE = FloatKind(52, -1022), FloatKind(23, -126)
 #: Standard deviations that the rounding error of a sum may have, as in `Rules.envelope`.
 _ENVELOPE = 8.0
-#: Partial sums of a norm at least: one for each element of a vector register. Roundings of equal terms do not cancel.
+#: Minimum number of partial sums of a norm: one for each element of a vector register. In each partial sum, roundings
+#: of equal terms add up instead of cancelling.
 _LANES = 8
 
 
 class RoundedStatistics(NamedTuple):
-    """Statistics and their precision."""
+    """Statistics, and how precise the recorded numbers are."""
 
     statistics: Statistics
     precision: Precision = COMPUTED
 
 
 def rounded_statistics(*records: Record) -> RoundedStatistics:
-    """Return the statistics of a record, or of all elements of several, with the coarsest of their precisions."""
+    """Return the statistics of one record, or of several records together, with the coarsest of their precisions."""
     statistics = [record.statistics() for record in records]
     precisions = [record.precision for record in records]
     digits = [precision.digits for precision in precisions if precision.digits is not None]
@@ -50,28 +52,28 @@ def rounded_statistics(*records: Record) -> RoundedStatistics:
 
 
 def bounds(actual: RoundedStatistics, reference: RoundedStatistics, dtype: str) -> Measure:
-    """Return a `Measure` whose numbers are at most the true ones.
+    """Return a `Measure` whose numbers are lower bounds of the true ones.
 
-    `unequal` is 1 where something differs, else 0; `nonfinite` is how many elements at least are NaN or Inf on one side
-    only.
+    `unequal` is 1 if the statistics prove a difference, else 0. `nonfinite` is the number of elements that at least are
+    NaN or Inf on one side only.
     """
     a, b = actual.statistics, reference.statistics
     count = max(a.count, b.count)
     if a.count != b.count:
-        # One of them includes padding with arbitrary values.
+        # The statistics of one side include padding, which has arbitrary values.
         return Measure(count=count, unequal=0)
     nonfinite = max(
         _apart(a.nan, b.nan),
         _apart(a.posinf, b.posinf),
         _apart(a.neginf, b.neginf),
-        # Some dumps lack these counts, but their other statistics show whether there are any.
+        # Some dumps lack these counts, but their other statistics show whether there is NaN or Inf.
         int(None in (a.nan, b.nan) and (_is_nonfinite_alone(actual, b) or _is_nonfinite_alone(reference, a))),
     )
     nan, infinite = (_nan(a), _nan(b)), (_infinite(a), _infinite(b))
     kind = float_kind(dtype)
     sides = [dict(_intervals(side, exact=kind is None and bool(dtype))) for side in (actual, reference)]
     gaps = {name: sides[0][name].distance(sides[1][name]) for name in sides[0].keys() & sides[1].keys()}
-    # Sums that include NaN are NaN, and those of the finite elements are not recorded.
+    # Norms and means are usable only if all elements are finite: the sums of the finite elements alone are unknown.
     whole = not any((*nan, *infinite))
     finite = max(b.count - nan[1] - infinite[1], 1)
     rmse = rms = 0.0
@@ -101,12 +103,12 @@ class _Interval(NamedTuple):
     error: float
 
     def distance(self, other: _Interval) -> float:
-        # Errors are rounded themselves.
+        # The computed errors are rounded, too: hence the factor.
         return max(float(abs(self.value - other.value)) - (self.error + other.error) * (1 + 1e-6), 0.0)
 
 
 def _intervals(side: RoundedStatistics, *, exact: bool) -> Iterator[tuple[str, _Interval]]:
-    """Yield the finite ones among maximum, minimum, mean and norm. exact: elements are integers."""
+    """Yield the intervals of maximum, minimum, norm and mean that are finite. exact: elements are integers."""
     statistics, precision = side
     elements = float_kind(precision.elements)
     extremes = []
@@ -134,7 +136,7 @@ def _intervals(side: RoundedStatistics, *, exact: bool) -> Iterator[tuple[str, _
 
 def _norm_error(norm: float, count: int, kind: FloatKind, digits: Optional[int]) -> float:
     adder = _adder(kind)
-    # Squares below the smallest normal number are lost.
+    # Each square below the smallest normal number may be lost.
     lost = count * math.ldexp(1.0, adder.lowest)
     summed = _sum_error(count, kind) + count * adder.unit / (2 * _LANES)
     error = norm * (summed + kind.unit) + _smallest(kind) + _half_unit(norm, digits)
@@ -142,7 +144,7 @@ def _norm_error(norm: float, count: int, kind: FloatKind, digits: Optional[int])
 
 
 def _sum_error(count: int, kind: FloatKind) -> float:
-    """Return the largest error of a mean, relative to the mean magnitude of the elements."""
+    """Return the largest error of a sum of `count` elements, relative to the sum of their magnitudes."""
     adder = _adder(kind)
     return adder.unit * (count if adder == _DOUBLE else _ENVELOPE * math.sqrt(count))
 
@@ -153,17 +155,20 @@ def _adder(kind: FloatKind) -> FloatKind:
 
 
 def _half_unit(value: Union[int, float], digits: Optional[int]) -> float:
-    """Return half a unit of the last digit of a printed number; zeros at its end may be missing."""
+    """Return half a unit of the last of the digits of a printed number; 0 if numbers are not printed (digits=None).
+
+    Zeros at the end of the number may be missing, so the last digit is counted from the first.
+    """
     if digits is None or not value:
         return 0.0
     number = Decimal(value) if isinstance(value, int) else Decimal(repr(value)).normalize()
     half = 0.5 * 10.0 ** (number.adjusted() + 1 - max(digits, len(number.as_tuple().digits)))
-    # A number with a point or an exponent was a float64 before it was printed, and is one again.
+    # A float was rounded to float64 before it was printed, and again when it was read.
     return half if isinstance(value, int) else half + 4 * _DOUBLE.unit * abs(value)
 
 
 def _largest(kind: FloatKind) -> float:
-    """Return the largest finite number; some devices return it on overflow."""
+    """Return the largest finite number of a type, which some devices return on overflow."""
     return math.ldexp(2 - 2 * kind.unit, 1 - kind.lowest)
 
 
@@ -177,7 +182,10 @@ def _unit(dtype: str) -> float:
 
 
 def _is_nonfinite_alone(side: RoundedStatistics, other: Statistics) -> bool:
-    """Return True if a side certainly has NaN or Inf and the other certainly has none; sums may overflow."""
+    """Return True if one side certainly has NaN or Inf and the other side certainly has none.
+
+    A norm or mean that is not finite may be an overflow of the sum, so it proves nothing if extremes are recorded.
+    """
     statistics, precision = side
     extremes = [value for value in (statistics.max, statistics.min) if value is not None]
     shown = any((statistics.nan, statistics.posinf, statistics.neginf)) or has_nan(statistics._replace(mean=None))
@@ -191,7 +199,7 @@ def _is_nonfinite_alone(side: RoundedStatistics, other: Statistics) -> bool:
 
 
 def _is_finite(statistics: Statistics) -> bool:
-    """Return True if a tensor certainly has neither NaN nor Inf: extremes alone are no evidence about NaN."""
+    """Return True if a tensor certainly has neither NaN nor Inf. Finite extremes alone do not exclude NaN."""
     if statistics.nan is None and all(
         value is None or not math.isfinite(value) for value in (statistics.mean, statistics.l2norm)
     ):

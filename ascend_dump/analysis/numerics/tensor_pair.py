@@ -1,4 +1,4 @@
-"""Compare two records of one tensor: equal or not, how far apart, and the key of their difference."""
+"""Compare two records of one tensor: whether they are equal, how far apart they are, and the key of the difference."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["AlignedParts", "Difference", "Differences", "Types", "identity_of", "type_of"]
 
-#: For actual and for the reference: the types in which the program has the elements of a tensor, by its identity.
+#: For actual and for the reference: the types in which the program has a tensor and its views, by `identity_of`.
 Types = tuple[Mapping[Hashable, Collection[Optional[str]]], Mapping[Hashable, Collection[Optional[str]]]]
 
 
 class AlignedParts(Protocol):
-    """Parts of two tensors with the same values of the program, if one tensor is not the same whole as the other.
+    """Finds the values that correspond in two tensors that are divided among ranks in different ways.
 
-    `arrays` and `statistics` return the values of actual, those of the reference, and the name of the transformation;
-    None if the tensors are compared as they are. `is_of_one_rank`: one rank of several alone runs the operator of a
-    record. `has_to_agree`: no rank may have a value of its own, and `why_different` says in sentences how ranks differ
-    there. `aligned`: both records with the same elements; None if values of several ranks are combined.
+    `arrays` and `statistics` return the corresponding values of actual, those of the reference, and the name of the
+    transformation; None if the tensors are compared as they are. `aligned` returns two records with the same elements;
+    None if values of several ranks are combined. `is_of_one_rank` returns True if only one of several ranks runs the
+    operator of a record. `has_to_agree` returns True if all ranks must have the same value; `why_different` returns
+    sentences on how ranks differ in such a tensor.
     """
 
     def is_of_one_rank(self, actual: Record, reference: Record) -> bool: ...
@@ -55,10 +56,11 @@ class Difference:
     """The relation of two records, before their numbers are judged.
 
     verdict     "equal", "unmatched", "unreadable", "structure", or "different" if the numbers have to be judged
-    contents    the key of the difference, wherever it appears again; None without bytes and statistics
-    measure     the numbers
+    contents    the key of the difference, the same wherever both tensors appear again; None if a side lacks bytes and
+                statistics
+    measure     the numbers of the difference; None if there are none
     bounds      the numbers are lower bounds, taken from statistics
-    cast        the types differ, as those of both programs do
+    cast        the types differ because the programs compute in different types; for "structure" if both are floats
     layout      the change of the axes of actual before it was measured
     """
 
@@ -72,16 +74,16 @@ class Difference:
 
     @property
     def has_values(self) -> bool:
-        """True if the values can be judged: the shapes are the same, but for axes of length 1."""
+        """True if the values can be judged: there are numbers, and shapes differ in axes of length 1 at most."""
         return self.measure is not None and (self.verdict != "structure" or self.layout == _RESHAPED)
 
     def of_values(self) -> Difference:
-        """Return the difference of the values alone, if only the floating-point types of both sides differ."""
+        """Return the difference without the verdict "structure" if only the floating-point types differ; else self."""
         is_cast = self.verdict == "structure" and self.cast and self.measure is not None
         return replace(self, verdict="different", reason="") if is_cast else self
 
 
-#: Bytes that are compared at a time.
+#: Number of bytes that are compared at a time.
 _PIECE = 1 << 20
 #: Names of the layouts that `find_layout` returns for other shapes.
 _RESHAPED = "reshape"
@@ -89,10 +91,11 @@ _REARRANGED = (_RESHAPED, "permute")
 
 
 class _Read(NamedTuple):
-    """Result of reading both records.
+    """The result of reading and measuring two records.
 
-    numbers   None if shapes differ and no layout makes one tensor of both
+    numbers   the measure; None if the shapes differ and no layout turns one tensor into the other
     lower     the numbers are lower bounds
+    layout    the change of the axes of actual before it was measured
     same      every element has the same bits
     """
 
@@ -107,13 +110,13 @@ class Differences:
 
     def __init__(self) -> None:
         self._measured: dict[Any, _Read] = {}
-        #: A tensor may have two layouts: the dumps are of two frameworks.
+        #: True if a tensor may have another layout on each side, because the dumps are of two frameworks.
         self.layouts = False
-        #: Parts on several ranks, if the other side has fewer ranks.
+        #: Finds corresponding values if one side divides tensors among more ranks than the other.
         self.shards: Optional[AlignedParts] = None
-        #: The types of actual and reference, if the whole program computes in another type.
+        #: The types of actual and reference, if the two programs compute in different types.
         self.cast: Optional[tuple[Optional[str], Optional[str]]] = None
-        #: Filled for programs in two frameworks, and if a compiler decomposed the operators of one.
+        #: The types of tensors. Set for programs in two frameworks, and if a compiler decomposed operators of one side.
         self.types: Types = ({}, {})
 
     def between(self, a: Optional[Record], b: Optional[Record]) -> Difference:
@@ -138,7 +141,7 @@ class Differences:
         contents = (identity_of(a), identity_of(b))
         identities = None if None in contents else contents
         key = (content_a, content_b) if hashed else (*contents, a.shape, b.shape, a.dtype, b.dtype, a.format, b.format)
-        # The same tensor may be one part for one rank and another part for the next.
+        # With shards, a result is not kept: the same tensor may be another part for another rank.
         read = self._measured.get(key) if identities is not None and self.shards is None else None
         if read is None:
             try:
@@ -168,7 +171,7 @@ class Differences:
         return Difference("different", "", identities, numbers, lower, cast, layout)
 
     def _is_rounded_later(self, a: Record, b: Record) -> bool:
-        """Return True if one side computes in a finer type and also has the tensor in the type of the other side."""
+        """Return True if the side with the finer type also has the same tensor in the type of the other side."""
         kinds = [float_kind(record.dtype or "") for record in (a, b)]
         if kinds[0] is None or kinds[1] is None or kinds[0].mantissa == kinds[1].mantissa:
             return False
@@ -181,7 +184,7 @@ class Differences:
         try:
             arrays = self._arrays(a, b)
         except NotSupported:
-            # At least one side has statistics only; the statistics of the other are computed.
+            # At least one side has only statistics. If the other side has values, its statistics are computed.
             parts = None if self.shards is None else self.shards.statistics(a, b)
             if parts is not None:
                 return _Read(bounds(parts[0], parts[1], type_of(a, b)), lower=True, layout=parts[2])
@@ -192,12 +195,12 @@ class Differences:
             return _Read(None)
         array_a, array_b, layout = arrays
         numbers = measure(array_a, array_b, type_of(a, b))
-        # Equal elements may lie in another order in memory; zeros and NaN may have other bits.
+        # Even if all values are equal, bits may differ: +0.0 and -0.0, and the bits of NaN.
         same = not numbers.unequal and array_a.dtype == array_b.dtype and _same_bytes(array_a, array_b)
         return _Read(numbers, layout=layout, same=same)
 
     def _arrays(self, a: Record, b: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]:
-        """Return both arrays in one shape, and the change of the axes of actual; None if they are not one tensor."""
+        """Return both arrays in one shape, and the change of the axes of actual; None if no change makes them equal."""
         stored = in_one_layout(a, b)
         if stored is not None:
             return stored
@@ -239,7 +242,10 @@ def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def identity_of(record: Record) -> Optional[Hashable]:
-    """Return the hash of a tensor's bytes, the same for all its views; else its statistics; None without either."""
+    """Return the hash of a tensor's bytes, which views with the same elements share; else its shape and statistics.
+
+    None if the dump has neither bytes nor statistics, or they cannot be read.
+    """
     content = record.content
     if content is not None:
         return content[0]
@@ -260,7 +266,7 @@ def identity_of(record: Record) -> Optional[Hashable]:
 
 
 def type_of(*records: Record) -> str:
-    """Return the coarsest type of some records."""
+    """Return the coarsest floating-point type of some records; the type of the first record if all are exact."""
     names = [_rounded_to(record) for record in records]
     kinds = [(kind.mantissa, name) for name in names for kind in (float_kind(name),) if kind is not None]
     return min(kinds)[1] if kinds else names[0]
@@ -280,7 +286,10 @@ def shape_text(shape: Optional[tuple[int, ...]]) -> str:
 
 
 def _valueless(a: Record, b: Record, empty: list[bool], cast: bool) -> Difference:
-    """Compare two records of which at least one has no value of the program."""
+    """Compare two records of which at least one has no value of the program.
+
+    empty: for each side, True if it has no value. cast: the types may differ
+    """
     reasons = [record.attrs.get("skipped") or "no tensor" for record in (a, b)]
     if all(empty) and (a.dtype == b.dtype or cast) and a.shape == b.shape:
         return Difference("equal", f"{reasons[0]} on both sides, there is nothing to compare")

@@ -1,4 +1,4 @@
-"""Records without a value of the program, and the statistics of those with one."""
+"""Recognise records that contain no value of the program, and read the statistics of all others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_no_value(record: Record) -> bool:
 
 
 def statistics_of(record: Record) -> Optional[Statistics]:
-    """Return the statistics of a record; None if it has no value, or one that is unknown or cannot be read."""
+    """Return the statistics of a record; None if it has no value, or if its value is not stored or cannot be read."""
     if is_no_value(record):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The arguments of the two operators of a pair, if both dumps record them, and their differences."""
+"""Compare the arguments of the two operators of a pair, if both dumps record arguments."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = [
     "tensors_among",
 ]
 
-#: The device and the memory layout do not change the result of an operator, and seeds belong to a run.
+#: Arguments that are not compared: device and memory layout do not change results, and seeds differ between runs.
 _SURROUNDINGS = (
     *("device", "layout", "pin_memory", "memory_format", "non_blocking"),
     *("generator", "seed", "dropout_seed", "philox_seed", "philox_offset"),
 )
-#: Numbers whose relative difference is smaller may differ by earlier rounding only.
+#: Relative difference of two number arguments up to which rounding before the call may be the only cause.
 _ROUNDING = 2.0**-16
 _MOST_SHOWN = 60
 #: Operators with the same result for both orders of their two inputs.
@@ -58,7 +58,7 @@ class DifferingArgument(NamedTuple):
 
     @property
     def is_rounding(self) -> bool:
-        """Return True if both are floats that differ by no more than earlier rounding may explain."""
+        """Return True if both values are floats, and earlier rounding may explain their difference."""
         if not isinstance(self.actual, float) or not isinstance(self.reference, float):
             return False
         return abs(self.actual - self.reference) <= _ROUNDING * max(abs(self.actual), abs(self.reference))
@@ -78,7 +78,7 @@ def differing_arguments(actual: Operator, reference: Operator) -> list[Differing
 
 
 def same_generator(actual: Operator, reference: Operator) -> Optional[bool]:
-    """Return True if both drew random numbers from a generator in the same state; None if that is unknown."""
+    """Return True if both operators drew random numbers from a generator in the same state; None if this is unknown."""
     a, b = arguments_of(actual), arguments_of(reference)
     if a is None or b is None or a.generator is None or b.generator is None:
         return None
@@ -98,7 +98,10 @@ def arguments_of(operator: Operator) -> Optional[Arguments]:
 
 
 def tensors_among(operator: Operator) -> Optional[set[int]]:
-    """Return the indices of the inputs among the arguments, recorded or not; None if the dump records no arguments."""
+    """Return the indices of all input tensors among the arguments, even of those without a record.
+
+    None if the dump records no arguments.
+    """
     arguments = arguments_of(operator)
     return None if arguments is None else set(_inputs_in(list(arguments.values.values())))
 
@@ -112,7 +115,7 @@ def commutes(operator: Operator) -> bool:
 
 
 def in_any_order(operator: Operator, inputs: Sequence[Hashable]) -> tuple[Hashable, ...]:
-    """Return the inputs of an operator as a key that is the same for all orders with the same result."""
+    """Return the inputs of an operator as a key. If the operator commutes, it is the same for both orders of inputs."""
     return tuple(sorted(inputs, key=repr)) if commutes(operator) else tuple(inputs)
 
 

@@ -1,4 +1,4 @@
-"""Collective operators of PyTorch: the process-group call of a record."""
+"""The process-group call to which a record of a collective operator of PyTorch belongs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["collective_of", "is_contribution", "is_contribution_to"]
 
 
 def collective_of(record: Record) -> Optional[tuple[CollectiveCall, tuple[int, ...]]]:
-    """Return the collective call of a record and the ranks of its group; None if it has none."""
+    """Return the collective call of a record and the ranks of its group; None if it belongs to no valid call."""
     # Attributes are decoded on access, and few operators are collectives.
     if record.error is not None or record.rank is None or "c10d" not in record.op_type:
         return None
@@ -29,13 +29,16 @@ def collective_of(record: Record) -> Optional[tuple[CollectiveCall, tuple[int, .
 
 
 def is_contribution(record: Record) -> Optional[bool]:
-    """Return True if an input is the contribution of its rank to a call; None if it belongs to no call."""
+    """Return True if an input is data that its rank contributes to a collective call; None if it belongs to no call."""
     collective = collective_of(record)
     return None if collective is None else is_contribution_to(record, collective[0])
 
 
 def is_contribution_to(record: Record, call: CollectiveCall) -> bool:
-    """Return True if an input is the contribution of its rank, not a tensor that the operator of c10d writes to."""
+    """Return True if an input is data that its rank contributes to the call.
+
+    False for a tensor that the operator only writes to, and for ranks other than the root of a broadcast or scatter.
+    """
     if call.kind == "recv" or (call.kind in ("broadcast", "scatter") and call.root not in (None, record.rank)):
         return False
     return not is_unread(record)

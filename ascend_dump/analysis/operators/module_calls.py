@@ -1,8 +1,9 @@
 """Causes of wrong records in dumps of `level="module"`, which contain only inputs and outputs of modules.
 
-Neither parameters nor the functions between modules are recorded. So an inner module may have made the outer one wrong;
-it was recorded before it, since modules are recorded when they end. An input may come from any earlier module, through
-functions that are not recorded. After a wrong gradient the parameters of all later steps may be wrong too.
+Neither parameters nor the functions between modules are recorded, so only possible causes are known. A wrong inner
+module may have made its outer module wrong; the inner one is recorded first, since modules are recorded when they end.
+A wrong input may come from any earlier module, through functions that are not recorded. After a wrong gradient, the
+parameters of all later steps may be wrong.
 """
 
 from __future__ import annotations
@@ -22,50 +23,52 @@ _NONE: frozenset[int] = frozenset()
 
 
 class ModuleCalls:
-    """The wrong module calls of one rank, in execution order, with the numbers of their origins.
+    """The wrong module calls of one rank, with the numbers of their origins.
 
-    Records of operators are ignored.
+    Calls have to be given in execution order. Records of operators are ignored.
     """
 
     def __init__(self) -> None:
         self._step: Any = None
         self._origins: set[int] = set()
         self._of_step: set[int] = set()
-        #: Origins of wrong gradients: of this step, and of earlier steps, after which an optimizer may have changed
-        #: parameters.
+        #: Origins of wrong gradients: of this step, and of earlier steps. After an earlier step, an optimizer may have
+        #: made parameters wrong.
         self._of_gradients: set[int] = set()
         self._of_updates: set[int] = set()
         self._of_module: dict[str, frozenset[int]] = {}
-        #: By forward and backward, then by module: wrong calls that no ended call encloses.
+        #: For backward (True) and forward (False): the wrong calls whose outer calls have not ended yet. Each has its
+        #: module path and its origins.
         self._inside: dict[bool, list[tuple[str, frozenset[int]]]] = {}
-        #: Calls on one side only. They explain a difference that has no other explanation.
+        #: Calls that only one of two programs makes, with their origins. They are used only for a difference that no
+        #: other origin explains.
         self._alone: list[tuple[str, int]] = []
 
     def of_input(self, record: Record) -> frozenset[int]:
-        """Return the origins that may have made an input wrong that no recorded module produced."""
+        """Return the possible origins of a wrong input that no recorded module produced."""
         if not is_of_module(record):
             return _NONE
         return frozenset(self._origins or (number for _, number in self._alone))
 
     def of_output(self, record: Record) -> frozenset[int]:
-        """Return the origins that may have made an output wrong, besides the inputs of its module."""
+        """Return the possible origins of a wrong output, besides those of the inputs of its module."""
         if not is_of_module(record):
             return _NONE
         self._enter(record)
         inside = self._inside.get(_is_backward(record), ())
         origins = _NONE.union(*(causes for module, causes in inside if _is_inside(module, record)))
         if not origins and _is_backward(record):
-            origins = frozenset(self._of_step)  # it reads more of the forward pass than recorded inputs and outputs
+            origins = frozenset(self._of_step)  # a backward call also reads unrecorded values of the forward pass
         origins = origins or frozenset(self._of_updates) or self._of_module.get(record.module or "", _NONE)
         return origins or frozenset(number for module, number in self._alone if _is_inside(module, record))
 
     def add_alone(self, record: Record, number: int) -> None:
-        """Add a call that only one of two programs makes. record: a record of it."""
+        """Add a call that only one of two programs makes. record: a record of the call."""
         if is_of_module(record):
             self._alone.append((record.module or "", number))
 
     def end(self, record: Record, origins: Collection[int]) -> None:
-        """Record the end of a module call, with the origins of its wrong values. record: a record of the call."""
+        """Add a module call that ended, with the origins of its wrong values. record: a record of the call."""
         if not is_of_module(record):
             return
         self._enter(record)
@@ -93,7 +96,7 @@ class ModuleCalls:
 
 
 def _is_backward(record: Record) -> bool:
-    # While gradients are computed, checkpointing runs forward passes again.
+    # The phase would be wrong: checkpointing runs forward calls again in the backward pass.
     return record.op_name.rpartition("/")[2].startswith("backward_")
 
 

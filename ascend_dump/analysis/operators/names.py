@@ -1,7 +1,8 @@
 """Names of operations in each framework, from the files `operators.json` and `aclnn.json`.
 
-`aclnn.json` was made from the sources of op-plugin that it names: for each operator of its `op_plugin_functions.yaml`,
-the APIs that the C++ function of this name calls by `EXEC_NPU_CMD`, itself or through helpers of the same file.
+`aclnn.json` was made from the sources of op-plugin, of the version named in that file. It lists for each operator of
+`op_plugin_functions.yaml` the APIs that the C++ function of the same name calls by `EXEC_NPU_CMD`, directly or through
+helper functions of the same source file.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _VERSION = re.compile(r"V\d+$")
 
 
 class _Names(msgspec.Struct, forbid_unknown_fields=True):
-    """The file.
+    """The file `operators.json`.
 
     views       operations that return the elements of their input in another shape, order, type or memory
-    moves       further operations that compute nothing: each element of the output is one of an input, or a constant
+    moves       further operations that compute nothing: each output element is an element of an input, or a constant
     sources     operations that bring data into a program and compute nothing
-    elements    operations on single elements, by their rule, see `element_rule`
-    continues   operations that another framework fuses with the one before
-    same        names of one operation
+    elements    for each rule of `element_rule`: the operations that it holds for
+    continues   for an operator: the operators that other frameworks fuse with it if it directly follows them
+    same        for an operation: its names in all frameworks
     """
 
     about: str
@@ -68,9 +69,9 @@ def _operations() -> dict[str, str]:
 class _Callers(msgspec.Struct, forbid_unknown_fields=True):
     """The file `aclnn.json`.
 
-    called_by        ATen operators by the API on an NPU that they call, the most likely first
-    written_as       by an API: the one that it calls in its place, so that its name stands in a dump
-    without_outputs  APIs that report their outputs among their inputs
+    called_by        for an API on an NPU: the ATen operators that call it, the most likely first, separated by spaces
+    written_as       for an API: the other API that it calls, under whose name a dump records the call
+    without_outputs  APIs whose outputs are recorded among their inputs
     """
 
     about: str
@@ -86,7 +87,7 @@ def _table() -> _Callers:
 
 @functools.lru_cache(maxsize=1)
 def _callers() -> dict[str, str]:
-    """Return the ATen operators by the API whose name stands in a dump of them."""
+    """Return the ATen operators that call an API, by the name under which a dump records the API."""
     table = _table()
     callers = dict(table.called_by)
     for api, written in table.written_as.items():
@@ -95,21 +96,21 @@ def _callers() -> dict[str, str]:
 
 
 def name_in_rules(op_type: str) -> str:
-    """Return the name of an operator in the rules of masks and constants: of an API that of the ATen operator."""
+    """Return the name of an operator in the rules of masks and constants; for an API, that of its ATen operator."""
     names = aten_names(op_type) if op_type.startswith("aclnn") else ()
     return plain_name(names[0] if names else op_type)
 
 
 def written_as(api: str) -> str:
-    """Return the API whose name a dump has for a call of an API: `aclnnAdd` for `aclnnInplaceAdd`."""
+    """Return the name under which a dump records a call of an API: `aclnnAdd` for `aclnnInplaceAdd`."""
     return _table().written_as.get(api, api)
 
 
 def aten_names(api: str) -> tuple[str, ...]:
     """Return the ATen operators that call an API on an NPU, the most likely first; () if none is known.
 
-    Another version of a listed API counts as that one: `aclnnRmsNormV9`. Names of `npu_` are operators of torch_npu. A
-    generated API has the name of its operator in a dump: `ForeachAddScalar`.
+    Versions of a listed API are accepted: `aclnnRmsNormV9` has the callers of `aclnnRmsNorm`. Names that begin with
+    `npu_` are operators of torch_npu. A dump records a generated API without the prefix `aclnn`: `ForeachAddScalar`.
     """
     callers = _callers()
     spellings = (api, _VERSION.sub("", api), f"aclnn{api}")
@@ -117,7 +118,7 @@ def aten_names(api: str) -> tuple[str, ...]:
 
 
 def reports_no_outputs(api: str) -> bool:
-    """Return True for an API that reports its outputs among its inputs: its calls have no file of outputs."""
+    """Return True for an API whose outputs are recorded among its inputs: a dump has no output files of its calls."""
     return api in _table().without_outputs
 
 
@@ -138,7 +139,7 @@ def api_names(aten: str) -> tuple[str, ...]:
 
 
 def without_counterpart(op_type: str) -> str:
-    """Return the reason why no host runs an operator, "" if one may."""
+    """Return why an operator of an NPU cannot run on a CPU or GPU, because it has no ATen operator; "" if it can."""
     names = aten_names(op_type)
     if not op_type.startswith("aclnn") or any(not name.lstrip("_").startswith("npu_") for name in names):
         return ""
@@ -149,10 +150,10 @@ def without_counterpart(op_type: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def operation(op_type: str) -> str:
-    """Return the name that an operation has in all frameworks here; the operator's own name if it is unknown."""
+    """Return our common name of an operation, which all frameworks share; the operator's own name if there is none."""
     operations = _operations()
     names = [operator_class(name) for name in (op_type, *aten_names(op_type))]
-    # Without a common name, an API call has that of the ATen operator.
+    # Without a common name, an API call gets the name of the ATen operator.
     return next((operations[name] for name in names if name in operations), names[1 if len(names) > 1 else 0])
 
 
@@ -174,26 +175,26 @@ def is_source(op_type: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def element_rule(op_type: str) -> Optional[str]:
-    """Return how the error of an element of the output follows from those of the inputs at its index.
+    """Return how the error of an output element follows from the errors of the input elements at the same index.
 
-    relative     the relative errors add up
-    exponential  its relative error is the error of the input
-    selection    it has about the error of one input, and is exact otherwise
-    sum          the errors add up, and it is rounded at the size of the inputs, too
-    update       a product or quotient of the other inputs is added to the first one
-    gradient     a function of the other inputs, without steep parts, is multiplied by the first one
-    jump         any difference of an input may change it completely
-    None         it is not computed element by element, or this is not known
+    relative     the relative errors of the inputs add up
+    exponential  the relative error of the output is the absolute error of the input
+    selection    the output has about the error of one input, and no rounding error of its own
+    sum          the absolute errors add up, and the output is rounded relative to the inputs, which may be larger
+    update       a product or quotient of the other inputs is added to the first input
+    gradient     the first input is multiplied by a function of the other inputs without steep parts
+    jump         any difference of an input may change the output completely
+    None         the operator does not compute element by element, or its rule is not known
     """
     name = operation(op_type).removeprefix("_foreach_")
     return next((rule for rule, names in _names().elements.items() if name in names), None)
 
 
 def may_enlarge_errors(op_type: str) -> bool:
-    """Return True unless each element is known to have about the errors of those that it is computed from."""
+    """Return True unless an output element is known to have about the errors of the inputs that it is made of."""
     return element_rule(op_type) in (None, "jump") and not moves_elements(op_type)
 
 
 def continues(op_type: str) -> frozenset[str]:
-    """Return the operators that other frameworks fuse with an operator of this type if it directly follows them."""
+    """Return the operators with which other frameworks fuse an operator of this type if it directly follows them."""
     return _names().continues.get(operator_class(op_type), frozenset())

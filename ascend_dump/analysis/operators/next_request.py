@@ -1,4 +1,4 @@
-"""The `layers=` of the next capture that select the operators of a finding."""
+"""Find the `layers=` patterns with which the next capture selects the operators of a finding."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ def is_of_module(record: Record) -> bool:
 
 
 def layers_of(record: Record, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the patterns for operators of these names, in a dump like that of the record; empty for all operators.
+    """Return the patterns that select operators, or the operators in modules; an empty tuple selects all operators.
 
-    A module call stands for the operators that the module calls itself; those of inner modules have their own records.
+    record  a record of the dump that the names are from: it shows whether these are names of operators or module calls
+    names   names of operators, or of module calls in a dump of `level="module"`
     """
     if not is_of_module(record):
         return tuple(dict.fromkeys(name for name in names if name))
     modules = tuple(dict.fromkeys(module for module in map(_module, names) if module is not None))
-    # Operators that the outermost module calls itself have no path for a pattern; only the empty pattern includes them.
+    # The outermost module has no path. So no pattern selects the operators that it calls itself, only an empty tuple.
     return () if not record.module else tuple(module for module in modules if module)
 
 
 def _module(name: str) -> Optional[str]:
-    """Return the module path of a call; None if the name is not that of a call."""
+    """Return the module path in the name of a module call; None if it is no such name."""
     match = _CALL.fullmatch(name)
     return None if match is None else match["module"] or ""

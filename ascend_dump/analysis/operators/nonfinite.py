@@ -1,4 +1,4 @@
-"""Find the operators that produce NaN or Inf, and the one that did it first."""
+"""Find the operators that produce NaN or Inf, and the first of these operators."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "is_nonfinite",
 ]
 
-#: They return a constant of the program, which is among their inputs: `torch.tensor(inf)`.
+#: Operators that return a constant of the program, such as `torch.tensor(inf)`. The constant is also their input.
 CONSTANTS = frozenset(("liftfresh", "liftfreshcopy"))
 
 Measure = Callable[[Record], Optional[Statistics]]
@@ -36,13 +36,16 @@ Measure = Callable[[Record], Optional[Statistics]]
 class NonFiniteOperator(NamedTuple):
     """One operator with NaN or Inf in an output, or in an input if it has no output.
 
-    kind     "origin": it turned finite inputs into NaN or Inf
-             "nan-made": it made NaN of inputs without NaN, such as softmax of -Inf, 0*Inf or Inf-Inf
+    kind     "origin": the operator turned finite inputs into NaN or Inf
+             "nan-made": it made NaN of inputs with Inf and without NaN, such as softmax of -Inf, 0*Inf or Inf-Inf
              "mask": the program filled in Inf, as for masks of attention
-             "carried": an input had it before
+             "carried": an input already had NaN or Inf
              "unknown": not all of its inputs are recorded with their values
-    record   the first output that is not finite, statistics its statistics
-    inputs   the operator's input records, input_statistics theirs; None for one without values
+    record   the first output with NaN, else the first with Inf; for "origin" and "mask" the first with NaN or Inf. An
+             input if the operator has no output
+    inputs   the operator's input records
+
+    `statistics` are those of `record`, `input_statistics` those of `inputs`: None for an input without known values.
     """
 
     kind: str
@@ -53,7 +56,7 @@ class NonFiniteOperator(NamedTuple):
 
     @property
     def origin(self) -> bool:
-        """Return True if its recorded inputs are all finite, so that the operator made the value itself."""
+        """Return True if all inputs are recorded and finite, so that the operator itself produced NaN or Inf."""
         return self.kind == "origin"
 
 
@@ -72,12 +75,12 @@ def find_nonfinite(records: Iterable[Record], measure: Optional[Measure] = None)
 def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Yield all records of each run of an operator, in execution order.
 
-    A collective continues after its call has returned. So its outputs are recorded apart from its inputs, on
-    completion. An API call on an NPU is left out if its kernels are recorded: their files have exactly its tensors,
-    while its own files have the whole storages of these.
+    A collective continues after its call has returned. So its outputs are recorded later than its inputs, when it is
+    complete. An API call on an NPU is left out if the outputs of its kernels are recorded: files of kernels contain
+    exactly the tensors of the call, files of the call the whole storages of these tensors.
     """
     running: dict[tuple[Any, ...], list[Record]] = {}
-    #: By the API call: whether all its kernels have outputs.
+    #: For each API call: whether outputs of all its kernels are recorded.
     kernels: dict[tuple[Any, ...], bool] = {}
     for key, group in groupby(records, key=lambda record: record.execution):
         members = running.pop(key, []) + list(group)
@@ -108,7 +111,10 @@ def first_nonfinite(records: Iterable[Record]) -> Optional[NonFiniteOperator]:
 
 
 def classify(members: Sequence[Record], measure: Measure) -> Optional[NonFiniteOperator]:
-    """Classify one run of an operator by all its records; None if none of them is known to have NaN or Inf."""
+    """Classify one run of an operator by all its records.
+
+    Return None if no output is known to have NaN or Inf; without outputs, if no input is.
+    """
     outputs = [record for record in members if record.io == "output"]
     wrong = _nonfinite(outputs, map(measure, outputs))
     if outputs and not wrong:
@@ -119,7 +125,7 @@ def classify(members: Sequence[Record], measure: Measure) -> Optional[NonFiniteO
         wrong = _nonfinite(inputs, measured)
         if not wrong:
             return None
-    # NaN is stronger evidence than Inf.
+    # NaN is stronger evidence of a fault than Inf.
     record, statistics = next((pair for pair in wrong if has_nan(pair[1])), wrong[0])
     kind = _kind(members[0], [statistics for _, statistics in wrong], inputs, measured) if outputs else "carried"
     if kind in ("origin", "mask"):

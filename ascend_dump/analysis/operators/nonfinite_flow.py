@@ -1,4 +1,4 @@
-"""Follow NaN and Inf through the recorded operators of a step, where their dump tells the memory of each tensor."""
+"""Follow NaN and Inf through the recorded operators of a step, by the memory addresses that the dump has of tensors."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ OperatorKey = tuple[Any, ...]
 
 
 class NonfiniteFlow:
-    """The operators of one device, in the order they ran.
+    """Follows NaN and Inf through the operators of one device, which are given in execution order.
 
-    step    the open step
-    roots   the operators of this step that made NaN or Inf, or had it from outside
+    step    the step of the operators that are given; the caller sets it
+    roots   the roots of the step so far: operators with NaN or Inf whose inputs have none from an earlier operator
     """
 
     def __init__(self, *, is_whole: bool) -> None:
-        """is_whole: the dump has all operators of its steps, with inputs and outputs."""
+        """is_whole: the dump has all operators of its steps, with inputs and outputs. Else nothing is followed."""
         self.step: Any = None
         self.roots: set[OperatorKey] = set()
         self._flow: Flow[OperatorKey] = Flow()
         self._ignored: set[OperatorKey] = set()
-        #: By operator with NaN or Inf, the roots that it comes from.
+        #: For each operator given as `root` to `look_at`: the roots that its NaN or Inf comes from.
         self._roots_of: dict[OperatorKey, frozenset[OperatorKey]] = {}
         self._is_whole = is_whole
 
     def look_at(
         self, members: Sequence[Record], measure: Measure, root: Optional[OperatorKey]
     ) -> Optional[frozenset[OperatorKey]]:
-        """Follow an operator, and return the roots of its NaN or Inf; None if they are unknown.
+        """Add an operator, and return the roots of its NaN or Inf; None if they are unknown.
 
-        root: the operator, if it has NaN or Inf that is none of a mask
+        root: identifies the operator if it has NaN or Inf and creates no mask; else None
         """
         if not self._is_whole or (not self._flow.is_active and root is None):
             return None
@@ -52,11 +52,14 @@ class NonfiniteFlow:
         return roots
 
     def ignore(self, operator: OperatorKey) -> None:
-        """Take the NaN and Inf of an operator for harmless."""
+        """Treat the NaN and Inf of an operator as harmless until the end of the step."""
         self._ignored.add(operator)
 
     def end_step(self) -> set[OperatorKey]:
-        """Return the harmless operators of the step: those that are ignored, or whose NaN or Inf is gone at its end."""
+        """Return the harmless operators of the step, and begin the next step.
+
+        An operator is harmless if it is ignored, or if the NaN and Inf of all its roots is gone at the end of the step.
+        """
         ended = self._ignored.union(self._flow.end().ended)
         harmless = {operator for operator, roots in self._roots_of.items() if roots <= ended}
         harmless |= self._ignored

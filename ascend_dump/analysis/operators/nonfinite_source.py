@@ -1,4 +1,7 @@
-"""The source of NaN and Inf that no recorded operator made: numbers of the program, parameters, earlier operators."""
+"""Say where NaN or Inf comes from if no recorded operator produced it from finite inputs.
+
+It comes from a number in the program, a parameter, an input of the model, or an operator that is not recorded.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from ascend_dump.statistics.nonfinite.masks import FILLING
 
 __all__ = ["GRAPH_INPUTS", "ProgramNumbers", "first_nonfinite_input", "source_of"]
 
-#: Records of these types are what graphs call their parameters, constants and inputs.
+#: Types of the operators that stand for parameters and constants, and for inputs, in graphs.
 _PARAMETERS = ("parameter", "refdata", "variable", "variablev2", "varhandleop", "const", "constant")
 GRAPH_INPUTS = ("data", "placeholder", "placeholderwithdefault", "iteratorgetnext", "getnext")
 
@@ -23,9 +26,9 @@ _LONGEST = 80
 
 
 class ProgramNumbers(NamedTuple):
-    """The arguments of an operator that are numbers of the program.
+    """The numbers that the program gave an operator, as far as arguments are recorded.
 
-    alone   True if the operator has no tensor inputs
+    alone   True if arguments are recorded, and none of them is or may contain an input tensor
     wrong   the arguments that are NaN or Inf, as in `fill_value=nan`; "" if there are none
     """
 
@@ -66,7 +69,7 @@ def _is_wrong(value: Any) -> bool:
 
 
 def first_nonfinite_input(nonfinite: NonFiniteOperator) -> Record:
-    """Return the first input with NaN or Inf; the record that shows it if there is none."""
+    """Return the first input with NaN or Inf; `nonfinite.record` if no input has any."""
     pairs = zip(nonfinite.inputs, nonfinite.input_statistics)
     return next(
         (record for record, statistics in pairs if statistics is not None and is_nonfinite(statistics)),
@@ -75,7 +78,10 @@ def first_nonfinite_input(nonfinite: NonFiniteOperator) -> Record:
 
 
 def source_of(nonfinite: NonFiniteOperator) -> str:
-    """Return where NaN or Inf comes from that no recorded operator made, in words."""
+    """Return a sentence that says where the NaN or Inf of an operator comes from.
+
+    It is for operators that did not produce it from finite inputs, as far as the dump shows.
+    """
     kind = nonfinite.record.op_type.lower()
     if kind in _PARAMETERS:
         return f"the parameter {nonfinite.record.op_name} has NaN or Inf"

@@ -1,4 +1,4 @@
-"""Operators of a dump in execution order: the records of each, with its inputs and outputs."""
+"""Group the records of a dump into operators in execution order, with their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Operator:
     """One executed operator.
 
     position    index in the execution order of its step, from 0
-    broken      records that cannot be read and probably belong to it
+    broken      records that cannot be read and probably belong to the operator
     made_of     its sources in the program, for an operator of a compiled graph
-    kernel      the kernel of an API call on an NPU; None for the call
-    kernels     of an API call, as far as they are recorded
+    kernel      the name of the kernel, for a kernel of an API call on an NPU; else None
+    kernels     for an API call on an NPU: its kernels that are recorded
     """
 
     position: int
@@ -49,12 +49,12 @@ class Operator:
 
     @property
     def module_path(self) -> str:
-        """Return the module path without wrappers, for matching."""
+        """Return the module path without the levels of wrappers, so that it matches that of another program."""
         return module_of(self.module)
 
     @functools.cached_property
     def function(self) -> str:
-        """The name for rules of operators: its `operator_class`; "" for a module, whose class says nothing."""
+        """The `operator_class`, by which rules of operators are selected; "" for a module, to which no rule applies."""
         record = next(self.records, None)
         is_module = record is not None and (is_of_module(record) or record.attrs.get("level") == "module")
         return "" if is_module else operator_class(self.op_type)
@@ -67,13 +67,15 @@ class Operator:
 def operators(records: Iterable[Record], made_of: Optional[Callable[[Record], MadeOf]] = None) -> list[Operator]:
     """Group records, in the order of their Dump, into operators.
 
-    The records of one run of an operator follow each other, but for collectives: their outputs are recorded when they
-    are complete. made_of: returns the sources of a record's operator.
+    The records of one run of an operator follow each other. Only the outputs of a collective may come later, when it is
+    complete.
+
+    made_of: returns the sources in the program of a record's operator, see `Operator.made_of`
     """
     grouped: list[Operator] = []
     #: Collectives without outputs so far, by their run.
     running: dict[Any, Operator] = {}
-    #: Kernels by the run of their API call, which ends after them.
+    #: Kernels by the run of their API call. The call is recorded after its kernels.
     kernels: dict[Any, list[Operator]] = {}
     last: Any = None
     for record in records:
@@ -114,7 +116,7 @@ def operators(records: Iterable[Record], made_of: Optional[Callable[[Record], Ma
 
 
 def call_of(record: Record) -> tuple[Any, ...]:
-    """Return a key that is common to the records of an API call and of its kernels."""
+    """Return a key that the records of an API call on an NPU share with the records of its kernels."""
     name = record.op_name.rpartition("/")[0] if record.kernel is not None else record.op_name
     return (record.run, record.rank, record.device, record.model, record.step, name)
 
@@ -135,7 +137,7 @@ def module_of(path: str) -> str:
 
 
 def common_module(paths: Iterable[str]) -> str:
-    """Return the path of the innermost module that some modules belong to; "" for none."""
+    """Return the path of the innermost module that contains all modules of these paths; "" if there is none."""
     shared: list[str] = []
     for levels in zip(*(path.split(".") for path in paths)):
         if len(set(levels)) > 1:
@@ -145,13 +147,16 @@ def common_module(paths: Iterable[str]) -> str:
 
 
 def parameter_name(record: Record) -> Optional[str]:
-    """Return the name of the parameter that a tensor of an optimizer is, or belongs to; None for other tensors."""
+    """Return the name of the parameter to which a tensor of an optimizer belongs; None for other tensors.
+
+    Such tensors are the parameter itself, its gradient, and the state that the optimizer keeps for it.
+    """
     name = record.parameter
     return None if name is None else name.rpartition(" of ")[2].removesuffix(".grad")
 
 
 def storage_of(record: Record) -> Optional[tuple[int, int]]:
-    """Return the number of a tensor's storage in the step, and its version; None if unknown."""
+    """Return (number of a tensor's storage in the step, version of the storage or -1); None if it is not recorded."""
     attrs = record.attrs
     storage, version = attrs.get("storage", -1), attrs.get("version", -1)
     if storage is None or storage < 0:

@@ -1,4 +1,4 @@
-"""Properties that follow from the type of an operator: its operation, and its treatment of rounding errors."""
+"""Properties that follow from the type of an operator: its operation, and how its kernels round."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ RANDOM = frozenset(
         "RandomUniform",
     }
 )
-#: Sums and products whose kernels may keep the running result in the type of the tensor (measured on PyTorch's CPU
+#: Sums and products whose kernels may round each partial result to the type of the tensor (measured on PyTorch's CPU
 #: kernels in bfloat16 and float16).
 _IN_OWN_TYPE = frozenset(
     {
@@ -91,7 +91,7 @@ _IN_OWN_TYPE = frozenset(
         "_trilinear",
     }
 )
-#: Prefixes of the types of operators that ranks run together.
+#: Prefixes of the types of collective operators, which several ranks run together.
 COLLECTIVES = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
 #: Operators without tensors as inputs: constants, parameters and inputs of graphs, and tensors made of numbers.
 NO_INPUTS = frozenset(
@@ -110,7 +110,7 @@ SHAPED = frozenset(
 )
 #: Operators that return the values of their input, possibly in another type.
 COPIES = frozenset({"_to_copy", "to", "clone", "contiguous", "detach", "alias", "lift_fresh", "Cast", "TransData"})
-#: Operators that return another view of the same memory, or the same elements in another shape.
+#: Operators that return a view of the memory of their input, or a copy of its elements, maybe in another shape.
 VIEWS = frozenset(
     {
         *("t", "view", "detach", "alias", "expand", "permute", "transpose", "unsqueeze", "squeeze", "slice", "select"),
@@ -119,7 +119,7 @@ VIEWS = frozenset(
 )
 #: Operators that turn an absolute error of their input into a relative error of their output.
 EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "Exp"})
-#: Kernels that round several intermediate results to the type of the tensor.
+#: Operators whose kernels round several intermediate results to the type of the tensor.
 _ROUGH = frozenset(
     {
         "addbmm",
@@ -128,16 +128,16 @@ _ROUGH = frozenset(
         "convolution_backward",
         "glu_backward",
         "linalg_cross",
-        # A factor and a shift for each channel.
+        # They round a factor and a shift for each channel.
         "native_batch_norm",
         "_native_batch_norm_legit",
         "_native_batch_norm_legit_no_training",
         "soft_margin_loss_backward",
     }
 )
-#: Operators that interpolate between pixels: positions are rounded, which affects every element.
+#: Prefixes of operators that interpolate between pixels: kernels round the positions, which affects every element.
 _INTERPOLATIONS = ("upsample_", "_upsample_", "grid_sampler")
-#: Products: the length of their sums is the last axis of the first matrix, the input with this index.
+#: Matrix products, with the index of the input that is the first matrix. Its last axis is the length of the sums.
 PRODUCTS = {
     "mm": 0,
     "bmm": 0,
@@ -156,7 +156,8 @@ PRODUCTS = {
 }
 #: Operators whose kernels may round a constant argument to a narrow type before they use it.
 _WITH_CONSTANTS = frozenset({"add", "addcdiv", "addcmul", "div", "lerp", "mul", "rsub", "sub"})
-#: Sums into indexed elements, by the input that contains the indices; all indices may be equal.
+#: Operators that add terms into indexed elements, with the position of the input that contains the indices. All indices
+#: may be equal, so an element may be the sum of all terms.
 _INDICES = {
     "embedding_dense_backward": 1,
     "index_add": 1,
@@ -204,19 +205,19 @@ _CANCELLING = frozenset(
 
 @functools.lru_cache(maxsize=4096)
 def operator_class(op_type: str) -> str:
-    """Return the operation without namespace, overload and in-place mark: `aten::add_.Tensor` is `add`."""
+    """Return the name of an operator without namespace, overload and last underscore: `add` for `aten::add_.Tensor`."""
     name = _NAMESPACE.sub("", op_type).split(".")[0]
     return name.rstrip("_") or name
 
 
 def writes(op_type: str) -> bool:
-    """Return True if an operator writes to memory of its inputs, by its name."""
+    """Return True if the name of an operator says that it writes to the memory of its inputs."""
     name = op_type.rpartition("::")[2].split(".")[0]
     return name.endswith("_") or name.startswith(("aclnnInplace", "native_batch_norm", "_native_batch_norm"))
 
 
 def input_scale_matters(op_type: str) -> bool:
-    """Return True if errors of inputs count at the scale of the inputs, because the output may be much smaller."""
+    """Return True if terms may cancel: the output may be much smaller than the inputs, but its error is not."""
     return operator_class(op_type) in _CANCELLING
 
 
@@ -228,17 +229,17 @@ def sums_in_own_type(op_type: str) -> bool:
 def rounds_in_between(op_type: str) -> bool:
     """Return True if kernels of narrow types are known to round several intermediate results."""
     name = operator_class(op_type)
-    # Attention rounds the weights of the values.
+    # Attention rounds its weights, by which it multiplies the values.
     return name in _ROUGH or name.startswith(_INTERPOLATIONS) or "attention" in name.lower()
 
 
 def holds_constants(op_type: str) -> bool:
-    """Return True if each element is computed with a number among the arguments, which kernels may round first."""
+    """Return True if elements are computed with a number argument, which kernels may round to a narrow type first."""
     return operator_class(op_type).removeprefix("_foreach_") in _WITH_CONSTANTS
 
 
 def rounds_as_inputs(op_type: str) -> bool:
-    """Return True if an output of a finer type may have been computed in the coarser type of the inputs."""
+    """Return True if the kernel may compute in the type of the inputs even if the output has a finer type."""
     return "attention" in operator_class(op_type).lower()
 
 
@@ -275,7 +276,7 @@ def reduction_length(
     if name == "multi_margin_loss_backward":
         return output.shape[-1] if output.shape else None
     if name.startswith(_INTERPOLATIONS):
-        # The longest axis; squared, because the envelope grows with the root.
+        # The error grows with the longest axis. It is squared, because the envelope grows with the root of this number.
         sizes = [size for shape in (*shapes.values(), output.shape) if shape is not None for size in shape[2:]]
         return (2 * max(sizes, default=1)) ** 2
     read = max((math.prod(shape) for shape in shapes.values() if shape is not None), default=0)

@@ -1,8 +1,8 @@
-"""Outputs that a kernel leaves unset, and inputs recorded after they were overwritten: the file `undefined.json`.
+"""Outputs that a kernel leaves unset, and inputs that are recorded after the operator has overwritten them.
 
-A kernel does not write an output that its mode does not need: in inference, a batch norm leaves the space for its
-backward pass unset. Two runs differ there, and nothing is wrong. An input that is recorded after the operator has
-written it is a result.
+Both are listed in the file `undefined.json`. A kernel does not write an output that its mode does not need. For
+example, a batch norm in inference does not write the outputs for its backward pass: two runs differ there, and nothing
+is wrong. An input that is recorded after the operator has written to it is a result, not an input.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["why_undefined", "written_inputs"]
 
 
 class _When(msgspec.Struct, forbid_unknown_fields=True):
-    """A mode of an operator, recognised by its records; all conditions must be met.
+    """The conditions of a rule on the records of an operator; all that are given must be met.
 
-    shape   that of the output
-    copies  an output, and the input with the same bytes
-    flag    an input, and its scalar value
+    shape   the shape of the output
+    copies  indices of an output and of an input that must have the same bytes
+    flag    index of an input that is a single bool, and the value that it must have
     """
 
     shape: Optional[tuple[int, ...]] = None
@@ -73,7 +73,7 @@ def _file() -> _File:
 
 @functools.lru_cache(maxsize=1)
 def _rules() -> dict[str, list[_Rule]]:
-    """Return the rules by the name of an operator."""
+    """Return the rules of outputs, by the `operator_class` of operators."""
     by_name: dict[str, list[_Rule]] = {}
     for rule in _file().outputs:
         for name in rule.operators:
@@ -89,7 +89,7 @@ def written_inputs(operator: Operator) -> frozenset[int]:
 
 
 def why_undefined(operator: Operator, output: Record) -> Optional[str]:
-    """Return why an output is not a value of the program; None if it is one."""
+    """Return why an output is no value of the program, because the kernel leaves it unset; None if it is a value."""
     for rule in _rules().get(operator.function, ()):
         if output.index in rule.outputs and rule.when.matches(operator, output):
             return rule.why

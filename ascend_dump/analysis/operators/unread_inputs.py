@@ -1,6 +1,6 @@
-"""Inputs that their operator overwrites without reading: the memory contains no value of the program before.
+"""Inputs that their operator overwrites without reading, so that their recorded values mean nothing.
 
-From the schemas of PyTorch 2.13 (`c10d/Ops.cpp`, FSDP2): operators of c10d call the tensors that they write to
+Source: the schemas of PyTorch 2.13 (`c10d/Ops.cpp`, FSDP2). In operators of c10d, arguments that are written are named
 `output`, `output_tensor`, `output_tensors`, `output_lists` or `outputs`.
 """
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["is_unread", "unread_rows"]
 
 _COLLECTIVES, _WRITTEN = "c10d::", "output"
-#: An operator of FSDP2, and its argument that is filled with the part of this rank.
+#: An operator of FSDP2, and the argument into which it copies the part of this rank.
 _GATHERS, _GATHERED = "fsdp::all_gather_copy_in", "all_gather_output"
 
 
 def is_unread(record: Record) -> bool:
-    """Return True if a record is such an input."""
+    """Return True if a record is an input that its operator overwrites without reading."""
     if record.io != "input":
         return False
     op_type = record.op_type
@@ -35,7 +35,10 @@ def is_unread(record: Record) -> bool:
 
 
 def unread_rows() -> polars.Expr:
-    """Return an expression for the rows of a catalog that are such inputs; catalogs have no names of inputs."""
+    """Return an expression for the rows of a catalog that are unread inputs.
+
+    Catalogs have no argument names, so only the first inputs of operators in OVERWRITES_FIRST are found.
+    """
     import polars as pl
 
     return (pl.col("io") == "input") & (pl.col("index") == 0) & pl.col("op_type").is_in(sorted(OVERWRITES_FIRST))

@@ -1,7 +1,8 @@
-"""Operators of an eager NPU dump for the pairing with another framework: API calls, with the tensors of their kernels.
+"""Prepare the operators of an eager NPU dump for the pairing with another framework.
 
-The other framework has one operator for an API call and none for a kernel. But a file of a call has whole storages, of
-one dimension; if a kernel read or wrote the same bytes, its tensor has the shape, and is exactly the tensor.
+The other framework has one operator for an API call, and none for each kernel. So the kernels are left out. But the
+file of a call contains whole storages, as arrays of one dimension. If a kernel of the call read or wrote the same
+bytes, its record has exactly the tensor, with its shape. So the call gets the tensors of its kernels.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from ascend_dump.reading import Record
 
 __all__ = ["api_calls"]
 
-#: Its first input is the memory that it overwrites.
+#: A copy. Its first input is the memory that it overwrites.
 _COPY = "aclnnInplaceCopy"
 
 
 def api_calls(operators: Sequence[Operator]) -> list[Operator]:
-    """Return the operators without the kernels of recorded API calls."""
+    """Return the operators without the kernels of recorded API calls; the calls have the tensors of their kernels."""
     inside = {id(kernel) for operator in operators for kernel in operator.kernels}
     return [_with_kernel_tensors(operator) for operator in operators if id(operator) not in inside]
 
@@ -42,7 +43,7 @@ def _with_kernel_tensors(call: Operator) -> Operator:
 
 
 def _tensor_of(record: Record, candidates: Iterable[Record]) -> Record:
-    """Return the tensor of a kernel that is this storage, or a part of it; the record itself if there is none."""
+    """Return the kernel's tensor that has the bytes of this storage, or of a part of it; else the record itself."""
     storage = _bytes(record)
     part = None
     for candidate in candidates if storage else ():

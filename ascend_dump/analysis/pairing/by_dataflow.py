@@ -1,7 +1,7 @@
-"""Pair operators by their inputs: outputs of operators that are already paired, and tensors with equal bytes.
+"""Pair operators that read the same tensors: outputs of operators that are already paired, or tensors of equal bytes.
 
-The storage of a tensor in memory, and its version, identify the operator that made it. So the name, order and values of
-an operator may differ: after a fault, in renamed modules, and in branches that run in another order.
+The storage of a tensor in memory identifies the operator that made it. So operators are paired even if their names,
+order and values differ: after a fault, in renamed modules, and in branches that run in another order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _Key = Callable[[Operator], Hashable]
 
 
 def pairs_by_flow(flows: Flows, pairs: Iterable[tuple[int, int]], kind: _Key) -> list[tuple[int, int]]:
-    """Return more pairs of positions: the only operators of their kind that read the same tensors.
+    """Return more pairs of positions: operators that alone, among those of their kind, read the same tensors.
 
-    pairs: the pairs that are known. kind: the properties that both operators of a pair share. Operators of different
-    modules are no pair if both programs have these modules: their names contradict it.
+    Operators of different modules are no pair if both programs have both modules.
+
+    pairs: the known pairs of positions. kind: returns the properties that both operators of a pair must share
     """
     numbers: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for position_a, position_b in pairs:
@@ -59,7 +60,10 @@ def _unique(flow: DataFlow, positions: Iterable[int], numbers: Mapping[int, int]
 
 
 def _known_inputs(flow: DataFlow, position: int, numbers: Mapping[int, int]) -> Optional[Hashable]:
-    """Return the inputs of an operator; None if one is unknown. numbers: of the pairs, by operator."""
+    """Return a key of the tensors that an operator reads; None if one is unknown, or there are none.
+
+    numbers: for each paired operator, by position: the number of its pair
+    """
     inputs: list[Hashable] = []
     for source in flow.sources[position]:
         known = _known_source(source, numbers)
@@ -74,7 +78,11 @@ def _known_inputs(flow: DataFlow, position: int, numbers: Mapping[int, int]) -> 
 
 
 def _known_source(source: InputSource, numbers: Mapping[int, int]) -> Optional[Hashable]:
-    """Return the paired operator that made an input; of a view without a partner the tensor, and the part of it."""
+    """Return a key of an input: the number of the pair that made it, and the index of the output.
+
+    If the maker is a view or copy without a partner: the pair that made the original tensor, the index of the output,
+    and the part of the storage that the view covers. None if neither has a partner.
+    """
     if source.maker is None:
         return None
     if source.maker.position in numbers:

@@ -1,15 +1,14 @@
-"""Pair operators of one network in two frameworks, with different names, layouts and fusion; or before and after a
-compiler decomposed them.
+"""Pair the operators of one network in two frameworks, or before and after a compiler decomposed its operators.
 
-Names and order are little evidence there: one side fuses operators that the other runs one by one, and branches run in
-any order. Tensors are better evidence: the same network on the same data makes the same values up to rounding, in any
-layout. `cross_framework_passes.py` pairs operators by that.
+Names and order are little evidence: one side fuses operators that the other side runs one by one, and branches run in
+any order. Tensors are better evidence: the same network on the same data makes the same values up to rounding, maybe in
+another layout. `cross_framework_passes.py` pairs operators by their tensors.
 
-If one side has a single operator for several of the other (the gradients of a convolution), these are paired with its
-further outputs. Operators between paired ones belong to the pair that reads them; only those of their tensors are
-compared that both sides have. Not counted as operators are views and sources (constants, variables), modules whose
-tensors are recorded for functions too, and operators without floating-point values; all these are left out, and
-counted.
+One side may have a single operator for several operators of the other side, such as the gradients of a convolution.
+Then each of the several operators is paired with one of the further outputs of the single operator. Unpaired operators
+between paired ones belong to the pair that reads their results; their tensors are compared if both sides have them.
+Views, sources (constants, variables), operators without floating-point values, and modules whose tensors are recorded
+for functions too are left out, and only counted.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from ascend_dump.reading import Record
 
 __all__ = ["CrossFrameworkPairs", "is_cross_framework", "pair_cross_framework"]
 
-#: Programs are of different frameworks if they share fewer of all their types of operators, and fewer of those of the
-#: smaller program.
+#: Programs are of different frameworks if they have few types of operators in common: less than this share of all types
+#: (_SHARED), and less than this share of the types of the program with fewer types (_CONTAINED).
 _SHARED, _CONTAINED = 0.34, 0.8
-#: A decomposed program has more types of operators that only one side has.
+#: Share of the types of operators that only one side has, above which one program is a decomposed one.
 _ALONE = 0.05
 #: Names of operators in MindSpore.
 _NUMBERED = re.compile(r"-op\d+$")
@@ -51,10 +50,11 @@ _AGREE = 64
 class CrossFrameworkPairs:
     """Matches in the order of the reference, and the operators that only one side has.
 
-    inside      operators of each side whose tensors the other side does not have, between paired ones
-    left_out    operators of each side that are neither paired, nor inside, nor alone
+    alone       for each side: the operators that only this side has
+    inside      for each side: the number of unpaired operators that lead to a paired one
+    left_out    for each side: the number of operators that are neither paired, nor inside, nor alone
     views       for each side, by the identity of a view: the tensor that it is a view of
-    types       for each side, by the identity of a tensor: the types in which the program has its elements
+    types       for each side, by the identity of a tensor: the types in which the program has it and its views
     """
 
     matches: list[Match] = field(default_factory=list)
@@ -66,11 +66,10 @@ class CrossFrameworkPairs:
 
 
 def is_cross_framework(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if these are programs of two frameworks, or one program with operators fused or decomposed on one
-    side.
+    """Return True if these are programs in two frameworks, or one program with operators fused or decomposed on a side.
 
-    Types of operators in PyTorch have a namespace, and MindSpore numbers the names of operators in its own way. A part
-    of a program has types that the whole has too.
+    PyTorch is recognised by the namespace in the types of its operators, MindSpore by the numbers in their names. If
+    one side is only a part of the program, nearly all of its types occur on the other side too.
     """
     types = [{operator.op_type for operator in side if operator.op_type} for side in (actual, reference)]
     if not all(types):
@@ -89,16 +88,16 @@ def _is_numbered(operators: Sequence[Operator]) -> bool:
 
 
 def _without_wrapper(modules: set[str]) -> set[str]:
-    """Return the paths of modules without that of a wrapper around all of them."""
+    """Return the paths of modules without the path of a wrapper that contains all of them."""
     paths = {path for path in modules if path}
     wrapper = common_module(paths)
     return {path[len(wrapper) :].lstrip(".") for path in paths if path != wrapper} or paths
 
 
 def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if neither program has modules of the other, and both run operators that the other never runs.
+    """Return True if the programs have no common modules, and each runs types of operators that the other never runs.
 
-    The operators of a decomposition are mostly operators that both programs run: a single type may be new.
+    A compiler decomposes operators mostly into types that both programs run anyway. So _ALONE is small.
     """
     modules = [_without_wrapper({operator.module_path for operator in side}) for side in (actual, reference)]
     if modules[0] & modules[1] or not any(modules):
@@ -113,7 +112,7 @@ def pair_cross_framework(
 ) -> CrossFrameworkPairs:
     """Pair the operators of one step of two programs in different frameworks.
 
-    mapping: names of operators of actual to names of the reference.
+    mapping: from names of operators of actual to names of operators of the reference.
     """
     actual, reference = api_calls(actual), api_calls(reference)
     counts = len(actual), len(reference)
@@ -162,7 +161,7 @@ def pair_cross_framework(
 
 
 class _Piece(NamedTuple):
-    """An operator without a partner, with an output that is a further output of an operator of the other side."""
+    """Two operators of which one made a single output, and the other made the same tensor as one of several outputs."""
 
     position_a: int
     position_b: int
@@ -187,9 +186,10 @@ def _pieces(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators, fused: Fus
 
 
 def _further_outputs(side: ProgramGraph, positions: Sequence[int], other: ProgramGraph) -> Iterator[tuple[int, Output]]:
-    """Yield operators whose output is one of the other side that is not the first of its operator, each once.
+    """Yield operators whose first output is a further output, after the first, of an operator of the other side.
 
-    Equal elements come first: the next operator may change them by a little only.
+    Each output is used once. Outputs with equal elements are searched first, because the next operator may change a
+    tensor only a little.
     """
     waiting = [position for position in positions if (tensor := side.tensors[position][0]).size > 1 and tensor.norm]
     further = [output for position in other.computing for output in other.tensors[position][1:]]
@@ -214,10 +214,14 @@ def _inputs(
     *,
     agree: bool,
 ) -> tuple[list[RecordPair], tuple[list[Record], list[Record]]]:
-    """Return the inputs of two paired operators that are the same tensor, and the remaining inputs of each side.
+    """Return the pairs of inputs of two paired operators that are the same tensor, and the other inputs of each side.
 
-    The same tensor are outputs that are paired, and tensors of the same values. Unless the outputs agree, inputs of the
-    same size without other evidence are paired too; agreeing outputs show that such inputs are no partners.
+    Two inputs are the same tensor if they are paired outputs, or have the same values. If the outputs do not agree,
+    parameters of the same size are paired too, without other evidence: one of them may be wrong. If the outputs agree,
+    such parameters are different ones.
+
+    same    identities of the outputs that are paired
+    agree   True if the outputs of the two operators agree
     """
     read_a, read_b = a.reads_outside(position_a, paired[0]), b.reads_outside(position_b, paired[1])
     order = {id(read.record): number for number, read in enumerate(read_b)}
@@ -227,11 +231,11 @@ def _inputs(
         return (x.root, y.root) in same
 
     tests: list[Callable[[Read, Read], bool]] = [
-        # Parameters of one shape are near to each other while they are new.
+        # First tensors with equal elements: new parameters of one shape are near to each other.
         lambda x, y: is_same(x, y) and _are_equal(x, y),
         lambda x, y: x.maker is None and y.maker is None and _are_equal(x, y),
         lambda x, y: is_same(x, y) and _are_near(x, y),
-        # One side may read a part of the tensor that the other reads as a whole: these are no pair.
+        # Only for equal sizes: one side may read a part of the tensor that the other side reads as a whole.
         lambda x, y: is_same(x, y) and _size(x) == _size(y),
         lambda x, y: x.maker is None and y.maker is None and _are_near(x, y),
     ]
@@ -248,7 +252,7 @@ def _inputs(
 
 
 def _agree(a: Output, b: Output) -> bool:
-    """Return True if two outputs are the same values up to rounding."""
+    """Return True if two outputs have the same values up to rounding, in some layout."""
     import numpy as np
 
     if a.array is None or b.array is None:
@@ -278,7 +282,7 @@ def _size(read: Read) -> int:
 
 
 def _may_be_one_parameter(a: Read, b: Read) -> bool:
-    """Return True if two inputs may be a parameter that differs: nothing but its size identifies it."""
+    """Return True if two inputs may be one parameter with different values: no operator made them, sizes are equal."""
     return a.maker is None and b.maker is None and _size(a) == _size(b) > 1
 
 
@@ -291,8 +295,9 @@ def _outputs(
 ) -> list[RecordPair]:
     """Return the pairs of outputs of two paired operators.
 
-    These are the pairs by fusion information, or else the first outputs if they have the same size. Further outputs are
-    paired by value; for operators of the same type also by index, since gradients of mere rounding have other values.
+    Pairs by fusion information are used first. Without them, the first outputs are paired if they have the same size.
+    Further outputs are paired by value. For operators of the same type they are also paired by index, because a
+    gradient that is only rounding noise has other values on each side.
     """
     pairs = list(fused)
     done = {id(record) for pair in fused for record in pair}

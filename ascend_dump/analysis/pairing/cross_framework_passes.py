@@ -1,15 +1,16 @@
-"""The passes that pair operators of two programs in two frameworks, strongest first.
+"""The passes that pair operators of two programs in two frameworks, the strongest evidence first.
 
 mapping     the user's mapping
-provenance  fusion information in the dump, or in a graph beside it (GE, torchair); and equal names on both sides
-place       the same operation of an eager program, which runs equally often in its module on both sides, in the same
-            phases and with the same shapes; first those of equal values, and after the next pass the others
-value       the outputs are the same values in some layout; statistics alone have to be alike
-parameter   the same operation reads the same parameter, and no other operator does
-inputs      the same operation reads outputs of paired operators, and no other does; if the output is not read on one
-            side, other operators may stand between
-order       the longest common row of operations and shapes, if values differ: after a fault
-dataflow    inputs of two paired operators, made by one operator without a partner on each side
+provenance  fusion information in the dump, or in a graph beside the dump (GE, torchair)
+name        both operators have the same name and type, in graphs
+place       operators of eager programs that run equally often in the same module on both sides, in the same phases and
+            with the same shapes; first operators with equal values, and after the pass "value" the others
+value       the outputs have the same values in some layout; without values, the statistics have to be nearly equal
+parameter   on each side, only one unpaired operator of this operation reads this parameter
+inputs      on each side, only one unpaired operator of this operation reads these outputs of paired operators. If the
+            output is not read on one side, other operators may lie between
+order       the longest common subsequence of operations and sizes, for operators whose values differ after a fault
+dataflow    operators without partners that made the corresponding inputs of two paired operators
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from ascend_dump.analysis.pairing.same_framework import common
 
 __all__ = ["PairedOperator", "PairedOperators", "pair_operators"]
 
-#: One part in so many of the operators in the same order is paired at a time.
+#: Pairs by order are made in rounds. Each round pairs this fraction (1/8) of the operators in the same order.
 _AT_ONCE = 8
 
 
@@ -39,12 +40,12 @@ class PairedOperator(NamedTuple):
     confidence: float
 
 
-#: By the position of the operator of the reference.
+#: The pairs, by the position of the operator of the reference.
 PairedOperators = dict[int, PairedOperator]
 
 
 def pair_operators(a: ProgramGraph, b: ProgramGraph, mapping: Mapping[str, str]) -> PairedOperators:
-    """Pair operators by all passes. mapping: names of operators of actual to names of the reference."""
+    """Pair operators by all passes. mapping: from names of operators of actual to names of the reference."""
     pairs: PairedOperators = {}
     _by_mapping(a, b, mapping, pairs)
     _by_provenance(a, b, pairs)
@@ -67,7 +68,7 @@ def _taken(pairs: PairedOperators) -> set[int]:
 
 
 def _partners(pairs: PairedOperators) -> dict[int, int]:
-    """Return the position of the operator of the reference by that of actual."""
+    """Return the pairs from position in actual to position in the reference."""
     return {pair.position: position for position, pair in pairs.items()}
 
 
@@ -80,7 +81,7 @@ def _by_mapping(a: ProgramGraph, b: ProgramGraph, mapping: Mapping[str, str], pa
 
 
 def _by_provenance(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
-    """Pair a fused operator by the names of its origins; else by its own name, if the operation is the same too."""
+    """Pair a fused operator by the names of its original operators; else by its own name, if the types are equal."""
     origins = [{position: origins_of(side.operators[position]) for position in side.computing} for side in (a, b)]
     makers = {name: position for position, names in origins[1].items() for name in names}
     named = {b.operators[position].op_name: position for position in b.computing}
@@ -105,21 +106,21 @@ def _by_provenance(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> 
 
 
 def _is_eager(side: ProgramGraph, position: int) -> bool:
-    """Return True if the name of an operator numbers its calls.
+    """Return True if the operator is of an eager program, where its name only numbers the calls.
 
-    If a compiler decomposed operators, the fifth addition of one program is not the fifth of the other.
+    Such names are no evidence: if a compiler decomposed operators, the fifth addition of one program is not the fifth
+    of the other.
     """
     return "::" in side.operators[position].op_type
 
 
 def _by_calls(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators, *, equal: bool) -> None:
-    """Pair eager operators that run equally often in one module on both sides, in the same phases and with the same
-    shapes.
+    """Pair eager operators of one type that run equally often in a module on both sides, in equal phases and shapes.
 
-    An optimizer runs alike, however a compiler changed the network, and its tensors have no other evidence while they
-    are all zero.
+    This pairs optimizers, which run the same operators however a compiler changed the network. While their tensors are
+    all zero, there is no other evidence.
 
-    equal: only operators that made the same values; the two sides may have run the others in another order
+    equal: pair only operators that made the same values, because the two sides may have run others in another order
     """
     taken = _taken(pairs)
     calls_a, calls_b = _calls(a), _calls(b)
@@ -149,7 +150,12 @@ def _call(side: ProgramGraph, position: int) -> Hashable:
 def _by_value(
     a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators, same: Callable[[Output, Output], bool], confidence: float
 ) -> None:
-    """Pair operators by their first outputs: others (means, masks) are intermediate values of other programs."""
+    """Pair operators by the values of their first outputs.
+
+    Further outputs, such as means and masks, may be the first outputs of other operators in the other program.
+
+    same: returns True if two outputs have the same values
+    """
     outputs = sorted((a.tensors[position][0] for position in a.computing), key=lambda output: output.norm)
     norms = [output.norm for output in outputs]
     taken = _taken(pairs)
@@ -172,10 +178,11 @@ def _by_value(
 
 
 def _same_or_of_list(a: ProgramGraph, b: ProgramGraph) -> Callable[[Output, Output], bool]:
-    """Return the test for outputs of the same values.
+    """Return a function that returns True for outputs of the same values.
 
-    An output that is exactly one of a list on the other side is left to it: it is near to what the next operator of
-    an optimizer makes, such as a gradient with weight decay.
+    If an output has exactly the elements of a further output on the other side, only equal elements count as the same.
+    Else it would be paired with the result of the next operator of the optimizer, which is near to it: for example a
+    gradient with weight decay.
     """
     lists = [
         {_elements(output) for position in side.computing for output in side.tensors[position][1:]} for side in (a, b)
@@ -212,7 +219,10 @@ def _by_parameter(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> N
 
 
 def _readers(side: ProgramGraph, positions: Sequence[int]) -> list[tuple[list[int], Output]]:
-    """Return tensors that no operator computed, with the operators that read them or continue such an operator."""
+    """Return the tensors that no operator computed, each with the positions of the operators that read it.
+
+    An addition that completes a linear layer also counts as a reader of the tensors of its product.
+    """
     readers: dict[Hashable, tuple[list[int], Output]] = {}
     for position in positions:
         reads = list(side.reads(position))
@@ -227,7 +237,7 @@ def _readers(side: ProgramGraph, positions: Sequence[int]) -> list[tuple[list[in
 
 
 def _by_inputs(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
-    """Pair operators with the same paired inputs, again and again, since other operators read their outputs."""
+    """Pair operators with the same paired inputs. Repeat it, because other operators read the outputs of new pairs."""
     shared: list[Hashable] = [None]
     while shared:
         keys_a, keys_b = _by_key(a, _partners(pairs)), _by_key(b, {position: position for position in pairs})
@@ -237,7 +247,7 @@ def _by_inputs(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None
 
 
 def _by_key(side: ProgramGraph, partner: Mapping[int, int]) -> dict[Hashable, list[int]]:
-    """Return operators without a partner by their operation, their paired inputs, and the size of their output."""
+    """Return unpaired operators whose inputs are all paired, by operation, these inputs, and the size of the output."""
     by_key: dict[Hashable, list[int]] = {}
     for position in side.computing:
         makers = [read.maker for read in side.reads(position) if read.maker is not None]
@@ -248,9 +258,12 @@ def _by_key(side: ProgramGraph, partner: Mapping[int, int]) -> dict[Hashable, li
 
 
 def _by_order(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> bool:
-    """Pair the first operators in the same order, and return False if there are none; dataflow is surer for others."""
+    """Pair the first of the operators in the same order; return False if there are none.
+
+    Only a part is paired at a time, because the inputs of new pairs are better evidence for the other operators.
+    """
     taken = _taken(pairs)
-    # Operators before equal values are right, and one program may take another path there.
+    # Operators that lead to paired ones are left out: one program may compute the same values in another way.
     inner = a.leading_to(taken), b.leading_to(set(pairs))
     free_a = [position for position in a.computing if position not in taken and position not in inner[0]]
     free_b = [position for position in b.computing if position not in pairs and position not in inner[1]]
@@ -259,7 +272,7 @@ def _by_order(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> bool:
     for i, j in common([_key(a, position) for position in free_a], [_key(b, position) for position in free_b]):
         read_a = {partner[maker] for _, _, maker in a.reads(free_a[i]) if maker in partner}
         read_b = {maker for _, _, maker in b.reads(free_b[j]) if maker in pairs}
-        # If each reads a tensor that the other does not, they are two branches.
+        # If each reads a paired tensor that the other does not read, they belong to different branches.
         if not (read_a - read_b and read_b - read_a):
             ordered.append((free_a[i], free_b[j]))
     for position_a, position_b in ordered[: 1 + len(ordered) // _AT_ONCE]:
@@ -268,10 +281,10 @@ def _by_order(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> bool:
 
 
 def _by_ends(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
-    """Pair operators with an output that is not read on one side: the same operation on the same paired inputs, if
-    unique.
+    """Pair operators of one operation that alone lead from the same paired operators to an output of the same size.
 
-    An example is a loss of which the other program keeps a part for its gradients.
+    On one side at least, the output must not lead to a paired operator. An example is a loss of which the other program
+    keeps a part for its gradients.
     """
     sides = []
     for side, partner in ((a, _partners(pairs)), (b, {position: position for position in pairs})):
@@ -292,7 +305,7 @@ def _by_ends(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
 
 
 def _drop_strangers(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
-    """Drop weak pairs whose inputs disagree: a difference between guessed partners would prove nothing."""
+    """Drop weak pairs whose inputs are not the same: a difference between guessed partners would prove nothing."""
     strangers = [0]
     while strangers:
         partner, paired = _partners(pairs), set(pairs)
@@ -320,7 +333,8 @@ def _read_one_tensor(
 ) -> bool:
     """Return True if two operators read a tensor of the same values, or none at all.
 
-    outside: the inputs of the operators that lead to them, for an operator that is fused on the other side
+    outside_a, outside_b: the tensors that enter the operator together with the unpaired operators before it. The other
+    side may have fused these operators.
     """
     read_a, read_b = a.operators[position_a].inputs, b.operators[position_b].inputs
     if not read_a and not read_b:
@@ -343,7 +357,7 @@ def _read_one_tensor(
 
 def _by_dataflow(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
     taken = _taken(pairs)
-    # Operators before equal values are right.
+    # Pairs with equal values are left out: the operators before them are right.
     waiting = sorted((position for position, pair in pairs.items() if pair.how != "value"), reverse=True)
     while waiting:
         position = waiting.pop(0)
@@ -362,7 +376,7 @@ def _by_dataflow(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> No
 
 
 def _free_makers(side: ProgramGraph, position: int, paired: set[int]) -> list[int]:
-    """Return the operators without a partner that made the inputs of an operator or of those that it continues."""
+    """Return the unpaired operators that made the inputs of an operator; for a linear layer also of its product."""
     parts = [position]
     if side.is_linear(position):
         parts += [fused for fused in side.before(position) if fused not in paired]

@@ -1,4 +1,4 @@
-"""The data flow of one program: the operator that made each input, by storage and version in memory."""
+"""The data flow of one program: which operator made each input, recognised by the storage of the tensor in memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from ascend_dump.reading import Record
 
 __all__ = ["OUTSIDE", "DataFlow", "Flows", "InputSource", "Made", "has_storages", "layout_of"]
 
-#: Number of operators that are checked for recorded storages.
+#: Number of operators at the beginning of a step that are checked for recorded storages.
 _CHECKED = 64
 #: Position of the maker of a tensor that no operator of the step made.
 OUTSIDE = -1
 
 
 class Made(NamedTuple):
-    """A tensor: the position of the operator that made it and the index of the output; `OUTSIDE` and the storage."""
+    """A tensor that an operator of the step made: position of the operator, index of the output.
+
+    For a tensor from outside of the step: `OUTSIDE`, and the number of its storage.
+    """
 
     position: int
     output: int
@@ -27,9 +30,9 @@ class Made(NamedTuple):
 class InputSource(NamedTuple):
     """The source of an input.
 
-    maker    the operator whose output it is, which may be a view; None if unknown, or made outside
-    root     the tensor before views and copies; None if unknown
-    content  the bytes, if there is no maker
+    maker    the output that the input is, which may be a view; None if it is unknown, or from outside of the step
+    root     the tensor that the input is a view or copy of; None if it is unknown
+    content  the key of the bytes, if there is no maker; else None
     """
 
     record: Record
@@ -46,11 +49,11 @@ class DataFlow:
         self.modules = {operator.module_path for operator in operators}
         self.sources: list[list[InputSource]] = []
         self.readers: list[set[int]] = [set() for _ in operators]
-        #: By the number of a storage: its last writer, views and copies left out.
+        #: By the number of a storage: the tensor in it. For a copy, it is the tensor that was copied.
         self._roots: dict[int, Made] = {}
-        #: By storage, offset and layout: the operator that made this part last, which may be a view.
+        #: By storage, offset, shape and stride: the last output there, which may be a view.
         self._makers: dict[Hashable, Made] = {}
-        #: By content, if no storages are recorded: the operator that made it last.
+        #: By content, for tensors without a recorded storage: the last output with it.
         self._contents: dict[Hashable, Made] = {}
         for position, operator in enumerate(operators):
             self.sources.append([self._source(position, record) for record in operator.inputs])
@@ -88,7 +91,7 @@ def _part(record: Record) -> Hashable:
 
 
 def layout_of(record: Record) -> tuple[Hashable, ...]:
-    """Return the part of its storage that a tensor is: offset, shape and stride."""
+    """Return which part of its storage a tensor covers: offset, shape and stride."""
     attrs = record.attrs
     return (attrs.get("storage_offset"), record.shape, tuple(attrs.get("stride") or ()))
 
@@ -98,5 +101,5 @@ Flows = tuple[DataFlow, DataFlow]
 
 
 def has_storages(*sides: Sequence[Operator]) -> bool:
-    """Return True if the operators of each side are recorded with their storages in memory."""
+    """Return True if each side records storages: at least for one tensor of its first operators."""
     return all(any(storage_of(record) for operator in side[:_CHECKED] for record in operator.records) for side in sides)

@@ -1,4 +1,4 @@
-"""Fusion information recorded in the dumps."""
+"""Read the fusion information in dumps: from which original operators and outputs a compiler made an operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def origins_of(operator: Operator) -> list[str]:
 
 
 def _original_outputs(operator: Operator, record: Record) -> list[_Output]:
-    """Return the original outputs of an output, from the graph beside the dump and from the dump file."""
+    """Return (name of the original operator, index of its output) for the outputs that an output replaces.
+
+    They are from the graph beside the dump, and from the dump file.
+    """
     originals = [original for number, names in operator.made_of.outputs if number == record.index for original in names]
     in_file = record.attrs.get("original_op")
     if isinstance(in_file, dict) and in_file.get("name"):
@@ -30,7 +33,7 @@ def _original_outputs(operator: Operator, record: Record) -> list[_Output]:
 
 
 def is_fused(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if operators of one side were made of operators of the other."""
+    """Return True if a compiler made operators of one side from operators of the other side."""
     for fused, originals in ((actual, reference), (reference, actual)):
         names = {operator.op_name for operator in originals}
         if any(name in names for operator in fused for name in origins_of(operator)):
@@ -39,7 +42,7 @@ def is_fused(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
 
 
 class FusedOutputs:
-    """Outputs of both sides that are the same tensor, by the fusion information of either side."""
+    """Pairs of outputs that are the same tensor on both sides, according to the fusion information of either side."""
 
     def __init__(self, actual: Sequence[Operator], reference: Sequence[Operator]) -> None:
         self._pairs: dict[tuple[int, int], list[_OutputPair]] = {}
@@ -71,14 +74,15 @@ class FusedOutputs:
                 return
 
     def outputs(self, position_a: int, position_b: int) -> Sequence[_OutputPair]:
-        """Return the pairs of outputs of the operators at two positions."""
+        """Return the pairs of outputs of two operators. They are given by their positions in actual and reference."""
         return self._pairs.get((position_a, position_b), ())
 
     def unpaired(self, paired: tuple[Collection[int], Collection[int]]) -> Iterator[tuple[int, int, _OutputPair]]:
-        """Yield positions and outputs of two operators of which only one has a partner, and that is a third operator.
+        """Yield (position in actual, position in the reference, pair of outputs) where only one operator has a partner.
 
-        An operator that several were fused into has outputs of several. paired: the positions of the operators of each
-        side that have a partner.
+        The partner is a third operator: an operator that was fused from several has outputs of each of them.
+
+        paired: for each side, the positions of the operators that have a partner
         """
         for (position_a, position_b), pairs in self._pairs.items():
             if (position_a in paired[0]) != (position_b in paired[1]):

@@ -1,6 +1,6 @@
 """Drop modules from dumps that record both modules and the functions they call, such as msprobe's level "mix".
 
-The tensors of these modules occur twice.
+The tensors of these modules occur twice: in the records of the module and of its functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The data-flow graph of one program: the operators that compute, their outputs, and the readers of these."""
+"""The data-flow graph of one program: the operators that compute, their outputs, and what they read."""
 
 from __future__ import annotations
 
@@ -26,12 +26,16 @@ __all__ = ["Output", "ProgramGraph", "Read", "output_of"]
 _ADDITION, _PRODUCT, _LINEAR, _INSIDE = "add", "matmul", "linear", "inside of linear"
 #: Prefix of the names of backward operators in MindSpore and TensorFlow.
 _GRADIENTS = re.compile(r"(?:^|/)(?:[Gg]radients(?:_\d+)?|gradient_tape)/")
-#: Largest relative difference of statistics of the same values; the smaller one applies without other evidence.
+#: Largest relative difference of statistics of the same values. _NEARER applies if statistics are the only evidence.
 NEAR, _NEARER = 1e-3, 1e-4
 
 
 class Read(NamedTuple):
-    """An input record, the tensor that it is a view of, and the position of the operator that made that tensor."""
+    """An input of an operator.
+
+    root   the identity of the tensor that the input is a view of
+    maker  position of the operator that made this tensor; None if no earlier operator made it
+    """
 
     record: Record
     root: Optional[Hashable]
@@ -40,10 +44,13 @@ class Read(NamedTuple):
 
 @dataclass
 class Output:
-    """One output of an operator that computes: norm, total, low and high are alike in every layout.
+    """One output of an operator that computes. Its norm, sum, minimum and maximum do not depend on the layout.
 
-    operator  its position
-    array     None if the dump has statistics only
+    operator  the position of the operator
+    array     the values; None if the dump has statistics only
+    size      number of elements
+
+    The norm, sum (`total`), minimum (`low`) and maximum (`high`) are those of the finite elements.
     """
 
     operator: int
@@ -56,13 +63,16 @@ class Output:
     high: float
 
     def is_same(self, output: Output) -> bool:
-        """Return True if both have the same values in some layout; without values, as far as statistics show."""
+        """Return True if both outputs have nearly the same values in some layout.
+
+        If a side has no values, statistics decide.
+        """
         if self.array is None or output.array is None:
             return self._near(output, _NEARER)
         return self._near(output, NEAR) and find_layout(self.array, output.array) is not None
 
     def resembles(self, output: Output) -> bool:
-        """Return True if the statistics nearly agree, as they do after a small fault; False if values are known."""
+        """Return True if a side has no values, and statistics nearly agree, as they do after a small fault."""
         return (self.array is None or output.array is None) and self._near(output, NEAR)
 
     def _near(self, output: Output, share: float) -> bool:
@@ -84,13 +94,17 @@ class Output:
 
 
 class ProgramGraph:
-    """The operators of one program that compute, their outputs, and the readers of these; operators by position."""
+    """The operators of one program, identified by their positions.
+
+    computing  positions of the operators that compute floating-point values
+    tensors    the outputs of each operator that computes
+    """
 
     def __init__(self, operators: Sequence[Operator]) -> None:
         self.operators = operators
         #: By the identity of a view: the tensor that it is a view of.
         self.views: dict[Hashable, Hashable] = {}
-        #: By the identity of a tensor: the types in which it and its views have its elements.
+        #: By the identity of a tensor: the types in which it and its views are recorded.
         self.types: dict[Hashable, set[Optional[str]]] = {}
         #: By the identity of a tensor: the position of the operator that made it.
         self.makers: dict[Hashable, int] = {}
@@ -137,9 +151,9 @@ class ProgramGraph:
             self.computing.append(position)
 
     def does(self, position: int) -> tuple[str, bool]:
-        """Return the operation, and whether it is of the backward pass.
+        """Return the name of the operation, and True if it is of the backward pass.
 
-        An addition after a product is a linear layer in frameworks that have no separate product.
+        An addition after a product is named as a linear layer, because other frameworks run both as one operator.
         """
         return self._does(position), self._backward[position]
 
@@ -156,7 +170,7 @@ class ProgramGraph:
         return name
 
     def before(self, position: int) -> list[int]:
-        """Return the operators that this one continues, so that other frameworks fuse them."""
+        """Return the chain of operators before an operator that other frameworks fuse with it."""
         continued: list[int] = []
         stack = [position]
         while stack:
@@ -170,7 +184,7 @@ class ProgramGraph:
         return continued
 
     def root(self, identity: Optional[Hashable]) -> Optional[Hashable]:
-        """Return the tensor that this one is a view of."""
+        """Return the identity of the tensor that a view belongs to; the identity itself for other tensors."""
         return self.views.get(identity, identity)
 
     def reads(self, position: int) -> list[Read]:
@@ -183,12 +197,12 @@ class ProgramGraph:
             if _is_float(record) and not is_unread(record):
                 root = self.root(identity_of(record))
                 maker = self.makers.get(root)
-                # Equal bytes may be written again later.
+                # The first operator that wrote these bytes may run later than this one; then it is not the maker.
                 reads.append(Read(record, root, maker if maker is not None and maker < position else None))
         return reads
 
     def leading_to(self, paired: Collection[int]) -> set[int]:
-        """Return the operators without a partner that lead to one with a partner."""
+        """Return the unpaired operators whose outputs lead to a paired operator, directly or through others."""
         leading: set[int] = set()
         stack = list(paired)
         while stack:
@@ -199,7 +213,10 @@ class ProgramGraph:
         return leading
 
     def reads_outside(self, position: int, paired: Collection[int]) -> list[Read]:
-        """Return the inputs of an operator and the unpaired ones before it, from paired operators or outside."""
+        """Return the tensors that enter an operator together with the unpaired operators before it.
+
+        These tensors are outputs of paired operators, or come from outside of the program.
+        """
         outside: dict[Hashable, Read] = {}
         visited = {position}
         stack = [position]
@@ -216,7 +233,7 @@ class ProgramGraph:
 
 
 def _alters(operator: Operator) -> bool:
-    """Return True if a view or copy has other elements than its input, so that it is wrong."""
+    """Return True if a view or copy is wrong, because its output has other elements than its input."""
     if len(operator.inputs) != 1 or len(operator.outputs) != 1:
         return False
     read, written = operator.inputs[0], operator.outputs[0]
@@ -238,14 +255,14 @@ def _is_float(record: Record) -> bool:
 
 
 def _set_aside(operator: Operator, output: Record, error: ReadError) -> None:
-    """Mark an output with unreadable values as unreadable, since no pair will include it."""
+    """Move an output whose values cannot be read to the broken records of its operator, so that it is reported."""
     output.error = error
     operator.outputs = [record for record in operator.outputs if record is not output]
     operator.broken.append(output)
 
 
 def output_of(position: int, record: Record) -> Optional[Output]:
-    """Return an output; None for a tensor without floating-point values or statistics."""
+    """Return the `Output` of a record; None without floating-point values or statistics, or if they cannot be read."""
     try:
         return _read_output(position, record)
     except ReadError:
@@ -276,7 +293,7 @@ def _read_output(position: int, record: Record) -> Optional[Output]:
 
 
 def _of_statistics(position: int, record: Record) -> Optional[Output]:
-    """Return an output by its statistics; None if any is unknown or not finite."""
+    """Return the `Output` of a record that has statistics only; None if any of them is unknown or not finite."""
     try:
         statistics = record.recorded_statistics()
     except AscendDumpError:

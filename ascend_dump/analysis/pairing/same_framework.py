@@ -1,4 +1,4 @@
-"""Pair operators of two runs of one framework: anchors first, then alignment in the gaps between them."""
+"""Pair the operators of two runs of one framework: the certain pairs first, then alignment in the gaps between them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ascend_dump.reading import Record
 
 __all__ = ["Match", "RecordPair", "align", "common", "crossings"]
 
-#: Operators that are aligned together: the memory for it grows with the square.
+#: Maximum number of operators that are aligned at once, because the memory grows with its square.
 _WINDOW = 1 << 12
-#: Matches of this confidence have more evidence than their order.
+#: Matches of at least this confidence have more evidence than their order.
 _STRONG = 0.9
 
 RecordPair = tuple[Optional[Record], Optional[Record]]
@@ -35,13 +35,13 @@ _Key = Callable[[Operator], Optional[Hashable]]
 class Match(NamedTuple):
     """Two operators that do the same in both programs.
 
-    how              the evidence: "mapping", "content", "dataflow", "place", "order", "name"; between frameworks and
-                     for
-                     fused graphs also "provenance", "value", "parameter" and "inputs"
+    how              the evidence: "mapping", "content", "dataflow", "place", "order", "name" or "parameter"; between
+                     frameworks and for fused graphs also "provenance", "value" and "inputs"
     confidence       1.0 certain … 0.5 by position only
     tensors          pairs of inputs and pairs of outputs; None if tensors of equal index are paired
     unpaired_inputs  further inputs of each side, if `tensors` is set
-    is_crossed       the two inputs of a commutative operator are in the other order
+    is_crossed       True if a commutative operator has its two inputs in one order in actual, and in the opposite order
+                     in the reference
     """
 
     actual: Operator
@@ -68,7 +68,10 @@ class Match(NamedTuple):
 
 
 def crossings(matches: Iterable[Match]) -> list[Match]:
-    """Return the matches of weak evidence (confidence below 0.9) that cross stronger ones, in reference order."""
+    """Return the matches of weak evidence (confidence below 0.9) that cross stronger ones, in reference order.
+
+    Two matches cross if their operators run in one order in actual, and in the opposite order in the reference.
+    """
     ordered = sorted(matches, key=lambda match: match.reference.position)
     strong = [match for match in ordered if match.confidence >= _STRONG]
     row = [strong[index] for index in _longest_increasing([match.actual.position for match in strong])]
@@ -86,7 +89,7 @@ def crossings(matches: Iterable[Match]) -> list[Match]:
 
 
 def _by_index(a: list[Record], b: list[Record]) -> list[RecordPair]:
-    """Return pairs of the records with equal index of two operators."""
+    """Return the pairs of records of two operators that have equal indices; None for a missing record."""
     records_a = {(record.io, record.index): record for record in a}
     records_b = {(record.io, record.index): record for record in b}
     return [(records_a.get(key), records_b.get(key)) for key in sorted({*records_a, *records_b})]
@@ -99,16 +102,23 @@ def align(
     *,
     parts: bool = False,
 ) -> list[Match]:
-    """Pair operators of one step, in the order of the reference; operators that are left out have no partner.
+    """Pair the operators of one step, in the order of the reference; operators that are left out have no partner.
 
-    If every operator equals the one at its index, they are partners. Else there are passes, strongest first, each in
-    the gaps of those before: the user's mapping (names of actual to names of reference); for graphs, unique contents
-    and names in any order; unique contents; dataflow (readers of the outputs of paired operators); index and call
-    (module path, type, phase and shapes); type and shapes without names; index and type for other shapes; phase and
-    shapes for other types. Pairs by dataflow may cross others, these others never do. Finally, unique contents are
-    paired in any order. Raises NotSupported without rapidfuzz.
+    If every operator equals the operator at its index on the other side, these are the pairs. Else there are passes,
+    the strongest evidence first:
 
-    parts: tensors of one side may be parts of those of the other, so that shapes are no evidence.
+    - the user's mapping, from names of actual to names of the reference
+    - in any order: for graphs, unique contents and names; for eager programs, updates of the same parameter
+    - contents that are unique on each side, in one order
+    - dataflow: operators that read the same outputs of paired operators
+    - calls (module path, type, phase and shapes) that are unique between two pairs; then dataflow again
+    - in the gaps between pairs, in order: the same call; the same type, phase and shapes; the same call with other
+      shapes; the same phase and shapes with another type
+    - unique contents in any order
+
+    Last, weak pairs that contradict the dataflow are dropped. Raises NotSupported without rapidfuzz.
+
+    parts: a tensor of one side may be a part of a tensor of the other side, so that shapes are no evidence
     """
     if not mapping and len(actual) == len(reference) and all(map(_is_same, actual, reference)):
         return [Match(a, b, "content", 1.0) for a, b in zip(actual, reference)]
@@ -124,7 +134,7 @@ def align(
         row += _anchors(free_a, free_b, row, flows, matches)
         row += _by_flow(flows, [*matches, *row])
     keys = (*_keys_of_placements(actual, reference), *_KEYS_OF_PARTS) if parts else _KEYS_IN_GAPS
-    # Ranks may update different parameters: operators beside a named one belong to its update.
+    # Ranks may update different parameters. So pairs by parameter are anchors: operators between belong to an update.
     anchors = [*matches, *row] if parts else row
     matches += row
     for gap_a, gap_b in _gaps(free_a, free_b, anchors):
@@ -135,7 +145,7 @@ def align(
 
 
 def _keys_of_placements(*sides: Sequence[Operator]) -> Sequence[tuple[_Key, str, float]]:
-    """Return the key by shapes of whole tensors, if one of two sides records the placement of parts."""
+    """Return the key by shapes of whole tensors, if exactly one of two sides records the placement of parts."""
     placed = [{id(operator) for operator in side if any(map(_whole_shape, operator.records))} for side in sides]
     if bool(placed[0]) == bool(placed[1]):
         return ()
@@ -175,7 +185,10 @@ def _by_flow(flows: Optional[Flows], matches: Sequence[Match]) -> list[Match]:
 def _anchors(
     a: Sequence[Operator], b: Sequence[Operator], row: Sequence[Match], flows: Optional[Flows], matches: Sequence[Match]
 ) -> list[Match]:
-    """Return matches of operators that are unique between two pairs of the row. matches: the others so far."""
+    """Return matches of operators whose call is unique between two pairs of the row.
+
+    row: pairs that do not cross. matches: the other pairs so far
+    """
     anchors = []
     for gap_a, gap_b in _gaps(a, b, row):
         unique = _patience([_call_site(operator) for operator in gap_a], [_call_site(operator) for operator in gap_b])
@@ -185,7 +198,7 @@ def _anchors(
 
 
 def _settled(flows: Optional[Flows], matches: Sequence[Match]) -> list[Match]:
-    """Return the matches without the weak ones, and further ones that readers speak for."""
+    """Return the matches that dataflow does not contradict, and further matches of operators with paired readers."""
     if flows is None:
         return [*matches]
     certain = [match for match in matches if match.how not in ("place", "order")]
@@ -196,7 +209,7 @@ def _settled(flows: Optional[Flows], matches: Sequence[Match]) -> list[Match]:
 
 
 def _in_one_order(flows: Optional[Flows], matches: Sequence[Match]) -> list[Match]:
-    """Return the matches with the inputs of commutative operators in the same order."""
+    """Return the matches, with `is_crossed` set if inputs of a commutative operator are in opposite orders."""
     partners = Partners(map(_positions, matches))
     return [
         match._replace(is_crossed=is_crossed(flows, *_positions(match), partners))
@@ -213,7 +226,7 @@ def _positions(match: Match) -> tuple[int, int]:
 def _gaps(
     a: Sequence[Operator], b: Sequence[Operator], pairs: Sequence[Match]
 ) -> Iterator[tuple[list[Operator], list[Operator]]]:
-    """Yield the operators without a partner between those pairs that do not cross."""
+    """Yield the unpaired operators of both sides in each gap: between two pairs that do not cross, and at the ends."""
     ordered = sorted(pairs, key=lambda match: match.reference.position)
     row = [ordered[index] for index in _longest_increasing([match.actual.position for match in ordered])]
     free_a, free_b = _unmatched(a, b, pairs)
@@ -239,7 +252,7 @@ def _unmatched(
 def _unordered(
     a: Sequence[Operator], b: Sequence[Operator], keys: Sequence[tuple[_Key, str, float]], matches: list[Match]
 ) -> None:
-    """Pair operators that are unique on both sides, in any order."""
+    """Pair operators whose key is unique on both sides, in any order. Each key in turn is used for the unpaired."""
     for key, how, confidence in keys:
         sides = [[(key(operator), operator) for operator in side] for side in _unmatched(a, b, matches)]
         counts = [Counter(name for name, _ in side) for side in sides]
@@ -250,7 +263,7 @@ def _unordered(
 
 
 def _patience(a: Sequence[Optional[Hashable]], b: Sequence[Optional[Hashable]]) -> list[tuple[int, int]]:
-    """Return the longest row of keys that are unique on each side and in the same order."""
+    """Return the index pairs of the longest sequence of keys that are unique on each side and in the same order."""
     count_a, count_b = Counter(a), Counter(b)
     index = {key: j for j, key in enumerate(b) if key is not None and count_b[key] == 1}
     pairs = [(i, index[key]) for i, key in enumerate(a) if key in index and count_a[key] == 1]
@@ -282,7 +295,7 @@ def _longest_increasing(numbers: Sequence[int]) -> list[int]:
 def _sequence(
     a: Sequence[Operator], b: Sequence[Operator], keys: Sequence[tuple[_Key, str, float]], matches: list[Match]
 ) -> None:
-    """Pair the longest common row of keys; in its gaps, use the next, looser key."""
+    """Pair the operators of the longest common subsequence of keys; in its gaps, use the next, looser key."""
     if not a or not b or not keys:
         return
     (key, how, confidence), *looser = keys
@@ -296,7 +309,7 @@ def _sequence(
 
 
 def common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Return the index pairs of the longest common row; long rows are searched window by window."""
+    """Return the index pairs of the longest common subsequence. Long sequences are searched window by window."""
     if len(a) == len(b) and all(x == y for x, y in zip(a, b)):
         return [(i, i) for i in range(len(a))]
     number: dict[Hashable, int] = {}
@@ -310,7 +323,7 @@ def common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]
             break
         piece = x[i : i + _WINDOW]
         row = _indel(piece, y[j : j + _partner_length(piece, y[j : j + 2 * _WINDOW])])
-        # Near the end of a window the continuation is unknown.
+        # Pairs near the end of a window are not used, because they may change with what follows.
         settled = [(i + k, j + m) for k, m in row if k < _WINDOW // 2]
         pairs += settled
         i, j = (settled[-1][0] + 1, settled[-1][1] + 1) if settled else (i + _WINDOW // 2, j + _WINDOW // 2)
@@ -318,9 +331,9 @@ def common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]
 
 
 def _partner_length(piece: Sequence[int], candidates: Sequence[int]) -> int:
-    """Return how many of the candidates take the fewest insertions and deletions to become the piece.
+    """Return how many of the first candidates correspond to the piece: with the fewest insertions and deletions.
 
-    With more or fewer of them, layers that are all alike would be paired with their neighbours.
+    With more or fewer candidates, layers that are all alike would be paired with their neighbours.
     """
     distance = _indel_module().distance
     distances: dict[int, int] = {}
@@ -350,7 +363,8 @@ def _indel_module() -> Any:
 
 
 def _indel(x: Sequence[int], y: Sequence[int]) -> list[tuple[int, int]]:
-    # Of rows of equal length, Indel returns the one that agrees at the ends; here the beginnings are known to agree.
+    # Of several longest subsequences, Indel returns that which agrees at the ends. Here the beginnings are known to
+    # agree, so both sides are reversed.
     return [
         (len(x) - op.src_end + k, len(y) - op.dest_end + k)
         for op in reversed(_indel_module().opcodes(x[::-1], y[::-1]))
@@ -360,7 +374,7 @@ def _indel(x: Sequence[int], y: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _contents(operator: Operator) -> Optional[Hashable]:
-    """Return type and bytes of all inputs and outputs; None without outputs, or if a hash is missing."""
+    """Return class, module and bytes of all inputs and outputs; None without outputs, or if a hash is missing."""
     inputs, outputs = ([record.content for record in side] for side in (operator.inputs, operator.outputs))
     if not outputs or None in inputs or None in outputs:
         return None
@@ -368,7 +382,7 @@ def _contents(operator: Operator) -> Optional[Hashable]:
 
 
 def _is_same(actual: Operator, reference: Operator) -> bool:
-    """Return True if name, module and bytes are the same; a missing value needs the same reason."""
+    """Return True if name, module and bytes are the same. Values that are missing must be so for the same reason."""
     names = [(x.op_type, x.op_name, x.phase, x.module, len(x.inputs), len(x.broken)) for x in (actual, reference)]
     records_a, records_b = ((*x.inputs, *x.outputs) for x in (actual, reference))
     return (
@@ -388,7 +402,7 @@ def _has_same_value(a: Record, b: Record) -> bool:
 
 
 def _class(operator: Operator) -> Hashable:
-    """Return the class of an operator; a kernel is none of its API call."""
+    """Return the class of an operator, with the kernel's name for a kernel, so that it differs from its API call."""
     name = operator_class(operator.op_type)
     return name if operator.kernel is None else (name, operator.kernel)
 
@@ -399,7 +413,7 @@ def _sorted(shape: Optional[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _shapes(operator: Operator) -> Hashable:
-    """Return the shapes of the outputs, else of the inputs, with sorted axes."""
+    """Return the shapes of the outputs, with sorted axes; of the inputs if there are no outputs."""
     records = operator.outputs or operator.inputs
     return tuple([_sorted(shape_in_model(record)) for record in records])
 
@@ -409,7 +423,7 @@ def _call_site(operator: Operator) -> Optional[Hashable]:
 
 
 def _update(operator: Operator) -> Optional[Hashable]:
-    """Return the tensors of an optimizer that an operator reads or writes, with its class; None for other operators."""
+    """Return the class, the phase and the names of optimizer tensors that an operator uses; None if it uses none."""
     names = tuple([record.parameter for record in (*operator.inputs, *operator.outputs)])
     return (_class(operator), operator.phase, names) if any(names) else None
 
@@ -419,20 +433,23 @@ def _kind(operator: Operator) -> Hashable:
 
 
 def _call(operator: Operator) -> Hashable:
-    """Return class, module and phase; operators on positions and other integers are not those on values."""
+    """Return class, module and phase, and True if the result is integers, such as positions instead of values."""
     records = operator.outputs or operator.inputs
     makes_integers = bool(records) and (records[0].dtype or "").startswith("int")
     return (_class(operator), operator.module_path, operator.phase, makes_integers)
 
 
 def _call_and_axes(operator: Operator) -> Hashable:
-    """Return the call with the number of axes of its tensors, for operators without common shapes that may be one."""
+    """Return the call with the numbers of axes of its tensors, for operators that may have other shapes on a side."""
     axes = [None if record.shape is None else len(record.shape) for record in (*operator.inputs, *operator.outputs)]
     return (_call(operator), tuple(axes))
 
 
 def _effect(operator: Operator) -> Hashable:
-    """Return phase and shapes; views are no partners of operators that compute, nor flags of numbers."""
+    """Return phase, shapes, whether the operator computes, and which outputs are floats.
+
+    So views are not paired with operators that compute, nor flags with numbers.
+    """
     are_floats = tuple([float_kind(record.dtype or "") is not None for record in operator.outputs])
     return (operator.phase, computes(operator), are_floats, _shapes(operator))
 
@@ -447,7 +464,7 @@ def _name_and_contents(operator: Operator) -> Optional[Hashable]:
 
 
 def _is_named(operator: Operator) -> bool:
-    """Return True for a name of a graph; API calls and kernels on an NPU have numbers by execution order."""
+    """Return True if the name identifies the operator. Names of API calls and kernels on an NPU only number calls."""
     return bool(operator.op_name) and operator.kernel is None and not operator.op_type.startswith("aclnn")
 
 

@@ -1,4 +1,7 @@
-"""The parts of two programs that are built differently: operators without partners, between tensors that both have."""
+"""Find the parts of two programs that are built differently: stretches of operators without partners.
+
+A stretch lies between tensors that both programs have.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ __all__ = ["Stretch", "stretches_of"]
 class Stretch:
     """Operators without partners that pass tensors to each other, or to the same operator with a partner.
 
-    operators  of actual, and of the reference
-    exits      inputs of operators with partners that were made here: position in the reference, and index
-    results    tensors that both sides make and no operator with a partner reads: the last values of a parameter, and
-               results of the whole program
+    operators  the operators of actual, and of the reference
+    exits      inputs of paired operators that the stretch made: position of the operator in the reference, index of
+               the input
+    results    pairs of tensors that both sides make and no paired operator reads: the last value of a parameter, or a
+               result of the whole program
     """
 
     operators: tuple[list[Operator], list[Operator]] = field(default_factory=lambda: ([], []))
@@ -31,11 +35,11 @@ class Stretch:
 
     @property
     def module(self) -> str:
-        """The innermost module that all operators belong to; "" for none."""
+        """The path of the innermost module that contains all operators; "" if there is none."""
         return common_module(operator.module for side in self.operators for operator in side)
 
     def makers(self, *outputs: Record) -> list[tuple[Operator, Record]]:
-        """Return the operators that made some outputs."""
+        """Return the operators of the stretch that made these outputs, each with its output."""
         return [
             (operator, record)
             for side in self.operators
@@ -87,7 +91,7 @@ def _of_one(side: int, operator: Operator) -> Stretch:
 
 
 def _results(flows: Flows, partners: Partners) -> Iterator[tuple[Node, Node, tuple[Record, Record]]]:
-    """Yield operators of both sides without partners that make the same result, with their outputs."""
+    """Yield (operator of actual, operator of the reference, their outputs): unpaired operators with the same result."""
     found = [_named_results(flow, partners.of(side)) for side, flow in enumerate(flows)]
     for side, flow in enumerate(flows):
         _add_unread(flow, partners.of(side), found[side])
@@ -102,7 +106,7 @@ _Results = dict[Hashable, list[tuple[int, Record]]]
 
 
 def _named_results(flow: DataFlow, partners: dict[int, int]) -> _Results:
-    """Return the last values of parameters, and of the states of optimizers, that operators without partners wrote."""
+    """Return the last value of each parameter and optimizer state, if an operator without a partner wrote it."""
     last: dict[str, tuple[int, Record]] = {}
     for position, operator in enumerate(flow.operators):
         for record in operator.outputs:
@@ -112,9 +116,11 @@ def _named_results(flow: DataFlow, partners: dict[int, int]) -> _Results:
 
 
 def _add_unread(flow: DataFlow, partners: dict[int, int], found: _Results) -> None:
-    """Add the outputs that no operator of the same pass reads, by the parameter in their memory, or by phase and shape.
+    """Add the outputs that no operator of the same pass reads.
 
-    Ranks that update different parameters, and send them to each other, do so in another order than one rank.
+    Their key is the parameter in their memory; if there is none, their phase and shape. Order is no evidence for
+    parameters: ranks that update different parameters, and send them to each other, do so in another order than one
+    rank.
     """
     parameters = {
         record.attrs.get("storage", -1): record.parameter
@@ -135,6 +141,6 @@ def _add_unread(flow: DataFlow, partners: dict[int, int], found: _Results) -> No
 
 
 def _continues(operator: Operator, reader: Operator) -> bool:
-    """Return True if a reader computes something of the same pass: gradients read much of the forward pass."""
+    """Return True if a reader computes, and is of the same pass. Gradients read many tensors of the forward pass."""
     in_backward = [member.phase == "backward" for member in (operator, reader)]
     return in_backward[0] == in_backward[1] and computes(reader)

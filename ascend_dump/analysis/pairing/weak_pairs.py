@@ -1,8 +1,8 @@
-"""Drop pairs that only names, shapes and order speak for, where both programs are built differently.
+"""Drop pairs whose only evidence is names, shapes and order, where the two programs are built differently.
 
-An operator is the same in both programs if it reads the same tensors. Where that is not known, its module decides: in a
-module that runs the same operators on both sides, each has its partner. All other pairs are kept only if the operators
-around them have partners too, but for insertions on one side.
+Two operators are the same if they read the same tensors. If that is not known, their module decides: in a module that
+runs the same operators on both sides, each operator has its partner. All other pairs are kept only if the operators
+around them have partners too; one side may have additional operators there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Partners:
         self.of_reference[position_b] = position_a
 
     def are_free(self, position_a: int, position_b: int) -> bool:
-        """Return True if neither has a partner."""
+        """Return True if neither of the two operators has a partner."""
         return position_a not in self.of_actual and position_b not in self.of_reference
 
     def of(self, side: int) -> dict[int, int]:
@@ -46,7 +46,7 @@ class Partners:
 
 
 class Components:
-    """Sets of operators that belong together."""
+    """Sets of operators that belong together: a union-find structure."""
 
     def __init__(self) -> None:
         self._parents: dict[Node, Node] = {}
@@ -66,7 +66,7 @@ class Components:
 
 
 def relation(a: InputSource, b: InputSource, partners: Partners) -> Optional[bool]:
-    """Return True if two inputs are the same tensor of the program, False if they are not, None if it is not known."""
+    """Return True if two inputs are the same tensor of the program, False if they are not, None if this is unknown."""
     if a.maker is not None and b.maker is not None and partners.of_actual.get(a.maker.position) == b.maker.position:
         return a.maker.output == b.maker.output
     if a.root is None or b.root is None or a.root.position == b.root.position == OUTSIDE:
@@ -95,7 +95,7 @@ def is_crossed(flows: Flows, position_a: int, position_b: int, partners: Partner
 def input_pairs(
     flows: Flows, position_a: int, position_b: int, partners: Partners
 ) -> list[tuple[InputSource, InputSource]]:
-    """Return the inputs of two paired operators that correspond, whatever the order of commutative ones."""
+    """Return the pairs of corresponding inputs of two operators, even if commutative inputs are in opposite orders."""
     step = -1 if is_crossed(flows, position_a, position_b, partners) else 1
     return list(zip(flows[0].sources[position_a][::step], flows[1].sources[position_b]))
 
@@ -107,7 +107,7 @@ def _are_other_parts(a: InputSource, b: InputSource) -> bool:
 
 
 def _same_modules(flows: Flows, kind: _Kind) -> set[tuple[str, str]]:
-    """Return module path and phase of the modules that run the same operators themselves on both sides."""
+    """Return (module path, phase) of modules that run the same operators on both sides; inner modules do not count."""
     sides: list[dict[tuple[str, str], list[Hashable]]] = []
     for flow in flows:
         sides.append({})
@@ -123,16 +123,16 @@ Pair = tuple[int, int]
 def settled(
     flows: Flows, certain: Iterable[Pair], uncertain: Iterable[Pair], kind: _Kind
 ) -> tuple[set[Pair], list[Pair]]:
-    """Return those of the uncertain pairs that are pairs, and further pairs that readers speak for.
+    """Return the uncertain pairs that are kept, and further pairs: of operators whose readers are paired.
 
-    certain, uncertain: positions of both operators. kind: the properties that both operators of a pair share.
+    certain, uncertain: positions of both operators. kind: returns the properties that both operators of a pair share
     """
     partners = Partners(certain)
     candidates = _Candidates(flows, partners, kind)
     ordered = sorted(uncertain, key=lambda pair: pair[1])
     kept = {pair for pair in ordered if candidates.add(*pair)}
     read = list(candidates.read_by_pairs())
-    # A partner of a third operator is settled by now.
+    # Some operators of uncertain pairs have got another partner by now.
     left = [pair for pair in ordered if partners.are_free(*pair) and not candidates.are_of_other_parameters(*pair)]
     kept.update(pair for pair in left if candidates.add(*pair))
     kept.update(_between_pairs(flows, partners, [pair for pair in left if pair not in kept]))
@@ -152,7 +152,7 @@ class _Candidates:
         ]
 
     def add(self, position_a: int, position_b: int) -> bool:
-        """Add a pair to the partners if it is certain; return whether it is."""
+        """Add a pair to the partners if its inputs or its module confirm it; return True if they do."""
         a, b = self._flows[0].operators[position_a], self._flows[1].operators[position_b]
         is_in_place = (a.module_path, a.phase) in self._same_modules and a.module_path == b.module_path
         relations = self._relations(position_a, position_b)
@@ -165,12 +165,12 @@ class _Candidates:
         return True
 
     def read_by_pairs(self) -> Iterator[Pair]:
-        """Yield more pairs, and add them: operators of one kind without partners that pairs read at the same index."""
+        """Find, add and yield more pairs: unpaired operators of one kind that made corresponding inputs of a pair."""
         waiting = list(self._partners.of_actual.items())
         while waiting:
             position_a, position_b = waiting.pop()
             if commutes(self._flows[1].operators[position_b]) and True not in self._relations(position_a, position_b):
-                continue  # the addends of one sum may be others than those of the other
+                continue  # it is unknown which inputs of the two correspond
             for a, b in input_pairs(self._flows, position_a, position_b, self._partners):
                 for made_a, made_b in ((a.maker, b.maker), (a.root, b.root)):
                     if made_a is None or made_b is None or not self._may_be_pair(made_a, made_b):
@@ -193,7 +193,10 @@ class _Candidates:
         )
 
     def are_of_other_parameters(self, position_a: int, position_b: int) -> bool:
-        """Return True if two operators update parameters that are not the same: by their names, else their shapes."""
+        """Return True if two operators update different parameters.
+
+        Names decide if both programs have a parameter of this name; else shapes.
+        """
         records = [
             [record for record in flow.operators[position].records if record.parameter]
             for flow, position in zip(self._flows, (position_a, position_b))
@@ -211,7 +214,10 @@ class _Candidates:
 
 
 def _between_pairs(flows: Flows, partners: Partners, weak: Sequence[Pair]) -> Iterator[Pair]:
-    """Yield the weak pairs of one class if the operators around them have partners, but for insertions on one side."""
+    """Yield the weak pairs of equal class around which at most one side has operators without a partner.
+
+    weak: pairs of positions. Operators around a pair pass tensors to each other, without a paired operator between
+    """
     components = unpaired_components(flows, partners)
     for position_a, position_b in weak:
         components.join((0, position_a), (1, position_b))
@@ -231,7 +237,7 @@ def _between_pairs(flows: Flows, partners: Partners, weak: Sequence[Pair]) -> It
 
 
 def unpaired_components(flows: Flows, partners: Partners) -> Components:
-    """Return the sets of operators without partners that pass tensors to each other, or to the same reader."""
+    """Return the sets of operators without partners that pass tensors to each other, or to the same paired reader."""
     components = Components()
     for side, flow in enumerate(flows):
         for position, sources in enumerate(flow.sources):
@@ -246,7 +252,7 @@ def unpaired_components(flows: Flows, partners: Partners) -> Components:
 
 
 def exits(flows: Flows, partners: Partners) -> Iterator[tuple[list[Node], tuple[int, int]]]:
-    """Yield the operators without partners that made an input of a pair: position in the reference, and index."""
+    """Yield (unpaired operators that made an input of a pair, (position of the pair in the reference, input index))."""
     for position_a, position_b in partners.of_actual.items():
         for a, b in input_pairs(flows, position_a, position_b, partners):
             makers = [
@@ -259,7 +265,7 @@ def exits(flows: Flows, partners: Partners) -> Iterator[tuple[list[Node], tuple[
 
 
 def _unpaired_makers(flow: DataFlow, sources: Iterable[InputSource], partners: dict[int, int]) -> list[int]:
-    """Return the operators without a partner that made these inputs, views among them."""
+    """Return the positions of the unpaired operators, views included, that made these inputs."""
     makers = {
         made.position
         for source in sources
@@ -270,5 +276,5 @@ def _unpaired_makers(flow: DataFlow, sources: Iterable[InputSource], partners: d
 
 
 def computes(operator: Operator) -> bool:
-    """Return True if an operator is no view, copy or constant."""
+    """Return True if an operator has outputs and is no view, copy or source of data, such as a constant."""
     return bool(operator.outputs) and not is_view(operator.op_type) and not is_source(operator.op_type)
