@@ -106,8 +106,7 @@ class ChangedArguments:
         self._detached[side].append((operator.module, origin))
 
     def lost_gradient(self, side: int, operator: Operator) -> Optional[OriginNumber]:
-        """Return the origin at a detach of the other side, which explains why a backward operator of this side is
-        missing.
+        """Return the origin at a detach of the other side, which explains why it lacks this backward operator.
 
         If there are several, the one in the module nearest to that of the operator is returned; None if there is none.
         """
