@@ -48,7 +48,7 @@ _MOST_LAYERS = 16
 
 @dataclass(frozen=True)
 class Cause:
-    """The operator that is the first thing wrong.
+    """The operator at which something is wrong first.
 
     kind      for NaN and Inf that reach something that the user sees: `SymptomSource.kind`; for an exception: "raised";
               for a loss that jumps, is zero or does not change: "spike", "zero" or "stuck"; else ""

@@ -1,8 +1,8 @@
 """A comparison of many ranks on an executor: each rank returns a table of its pairs, and records are looked up later.
 
 A row is one pair: the positions of its records as (rank, step, number among the records of that rank and step), and the
-verdict. A step that is identical on both sides is one row. The last row of a rank contains everything else, such as the
-origins, as JSON. The numbers of a pair are MessagePack: as JSON, writing them took 4 % of a comparison of small
+verdict. A step that is identical on both sides is one row. The last row of a rank contains everything else, such as
+the origins, as JSON. The numbers of a pair are MessagePack: as JSON, writing them took 4 % of a comparison of small
 tensors.
 """
 

@@ -25,7 +25,8 @@ from ascend_dump.reading import Record
 
 __all__ = ["Differing", "Effects", "Node"]
 
-#: A node of the graph of differences: a pair of operators, as its position in the reference, or a stretch.
+#: A node of the graph of differences: a pair of operators, as its position in the reference, or a stretch, which is
+#: a part of the programs that is built differently.
 Node = Union[int, EnteredStretch]
 
 
@@ -149,7 +150,10 @@ class Effects:
             yield None
 
     def _node(self, side: int, position: int, records: Sequence[Record]) -> Iterator[Optional[Node]]:
-        """Yield the node of a reader, unless its outputs agree; None if it leaves a part of its memory unchanged."""
+        """Yield the node of a reader, unless its outputs agree.
+
+        Yield None, a result, if it overwrites only a part of the memory: the difference may remain in the rest.
+        """
         partner = self.partners[side].get(position)
         if partner is None:
             stretch = self.stretches.get((side, position))

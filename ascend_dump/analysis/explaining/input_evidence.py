@@ -73,7 +73,12 @@ class InputEvidence(NamedTuple):
 
 
 def inputs_of(match: Match, pairs: Sequence[Pair], written: Collection[int], noise: list[InputNoise]) -> InputEvidence:
-    """Return the evidence of the inputs. pairs: of inputs; written: indices of inputs that are only overwritten."""
+    """Return the evidence of the inputs.
+
+    pairs    the pairs of the inputs
+    written  indices of inputs that are only overwritten
+    noise    differences of the inputs within rounding
+    """
     records = (*match.actual.broken, *match.reference.broken)
     candidates = (*records, *(pair.record for pair in pairs))
     ignored = {*written, *(record.index for record in candidates if is_unread(record))}

@@ -41,7 +41,10 @@ _SHAPE = "the operator reads only its shape and type"
 
 
 class _JudgedInput(NamedTuple):
-    """The pair of an input, with the origins of its difference, or with its noise. border: it leaves a stretch."""
+    """The pair of an input, with the origins of its difference, or with its noise.
+
+    border: set if the input leaves a stretch (a part that is built differently) and differs
+    """
 
     pair: Pair
     causes: frozenset[OriginNumber] = NO_ORIGINS

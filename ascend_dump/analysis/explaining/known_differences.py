@@ -38,7 +38,7 @@ class KnownDifferences:
         #: For each side, by its contents: the origins of a difference.
         self._one_sided: tuple[dict[Any, frozenset[OriginNumber]], dict[Any, frozenset[OriginNumber]]] = ({}, {})
         self._one_sided_noise: tuple[dict[Any, InputNoise], dict[Any, InputNoise]] = ({}, {})
-        #: By side and memory: the operator without a partner that wrote there last.
+        #: By side and memory: the origin at the operator without a partner that wrote there last.
         self._one_sided_writes: dict[tuple[int, _Memory], OriginNumber] = {}
 
     def begin_step(self, views: Optional[tuple[Mapping[Any, Any], Mapping[Any, Any]]]) -> None:
@@ -133,7 +133,7 @@ class KnownDifferences:
             self._causes.pop(contents, None)
 
     def drop_causes(self, ended: Collection[OriginNumber]) -> None:
-        """Drop origins whose differences reached no result from all differences that other origins explain too."""
+        """Remove origins that reached no result from every known difference that another origin explains too."""
         if not ended:
             return
         for causes_of in (self._causes, *self._one_sided):

@@ -32,7 +32,8 @@ __all__ = [
 NO_COUNTERPART = "computed from what only this rank has, so that the other side has no such tensor"
 NO_COUNTERPART_INPUT = "an input is computed from what only this rank has, so that the other side has no such tensor"
 _LOCAL_REDUCTION = "a result of the part of one rank, which is no term of a sum or mean over ranks"
-#: Linear operators: if one input is a term of a sum over ranks, and no other is, the result is a term of a sum too.
+#: Linear operators: if an input is a term of a sum over ranks, the result is a term of a sum too. In a product only one
+#: input may be a term, see `why_local`.
 _LINEAR = frozenset(
     (
         *("add", "sub", "rsub", "neg", "mul", "div", "sum", "mean", "mm", "bmm", "addmm", "matmul", "linear"),
@@ -167,7 +168,7 @@ def only_passes_on(operator: Operator) -> bool:
 def is_index_into_part(record: Record, pairs: Sequence[Pair]) -> bool:
     """Return True for an input of integers or flags if another input is a part of a tensor.
 
-    An example are indices into the part of a vocabulary that a rank has.
+    For example, these are indices into the part of a vocabulary that a rank has.
     """
     is_exact = float_kind(record.dtype or "") is None
     return is_exact and any(pair.transformation.startswith("part ") for pair in pairs)

@@ -76,7 +76,7 @@ class Draft:
         self.reaches_results = reaches or self.reaches_results is True
 
     def add_border(self, pair: Pair) -> None:
-        """Note a tensor that left a stretch with a difference, and that differs because of it."""
+        """Note a tensor that left the stretch of this draft, and that differs because of the stretch."""
         if not self.has_border:
             self.evidence.append(f"its result differs, read as {pair.record.label}: {pair.reason}")
         self.has_border = self.changes_values = True

@@ -168,7 +168,7 @@ class Stretches:
         self._made: tuple[dict[Any, MadeInside], dict[Any, MadeInside]] = ({}, {})
 
     def begin_step(self, of: Mapping[tuple[int, int], Stretch]) -> None:
-        """Begin a step. of: by side (0: actual) and position of an operator."""
+        """Begin a step. of: the stretches, by side (0: actual) and position of each of their operators."""
         self._of = of
         self._steps += 1
         self._entered = {}

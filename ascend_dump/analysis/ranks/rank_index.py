@@ -20,7 +20,7 @@ __all__ = ["COUNTS", "PROGRAM_FIELDS", "index_of_rank"]
 
 #: The columns that identify a record in the program.
 PROGRAM_FIELDS = ("step", "op_type", "op_name", "io", "index", "source")
-#: Statistics that do not depend on the order of the elements, and sums whose last digits do.
+#: Statistics that do not depend on the order of the elements, and sums, whose last digits depend on it.
 _EXACT, _SUMS = ("max", "min", "nan"), ("mean", "l2norm")
 #: The columns that describe a tensor as a part of the hashed bytes: see `ascend_dump.dump_format.StoredView`.
 _VIEW = ("dtype", "shape", "blob_offset", "stored_stride")
@@ -32,9 +32,9 @@ _TURN = "turn"
 _ALIGNED = ("step", _TURN, "op_name", "io", "index")
 #: The columns with numbers of records of a rank.
 COUNTS = ("rows", "unequal", "alone", "undecided", "unreadable")
-#: Kinds of collectives in which some ranks only send, or only receive.
+#: Kinds of collectives in which only the root sends ("gives"), or only the root receives ("takes").
 _ROOTED = {"broadcast": "gives", "scatter": "gives", "reduce": "takes", "gather": "takes"}
-#: The columns of a table by their types.
+#: The columns of the table of a rank: those of integers, and those of texts.
 _INTEGERS = ("rank", *COUNTS, "position", "end", "step", "index", "found", "written", "size", "needs")
 _TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key", "run", "shard")
 
@@ -268,7 +268,7 @@ def _positions(joined: polars.DataFrame, only_b: polars.DataFrame) -> polars.Dat
 
 
 def _joins(frame: polars.DataFrame, rank: int) -> polars.DataFrame:
-    """Return one row for each collective, with its first and last position in the index."""
+    """Return one row for each collective, with the position in the index of its first record and first output."""
     import polars as pl
 
     records = frame.with_row_index("position").filter(pl.col("attrs").str.contains('"collective"', literal=True))

@@ -13,7 +13,7 @@ __all__ = ["Givers", "GivingRanks"]
 
 
 class Givers(NamedTuple):
-    """The parts of other ranks with NaN or Inf in their inputs, in a call to which this rank sent finite numbers."""
+    """The parts of the ranks that sent NaN or Inf into a call, to which this rank sent only finite numbers."""
 
     parts: tuple[CallPart, ...]
 

@@ -46,7 +46,7 @@ class Replicas:
         self._gradients = SynchronisedGradients()
         self._updates = ParameterUpdates()
         self._exchanges = False
-        #: Calls outside of modules so far, by rank, step and `_call_site`.
+        #: Number of calls outside of modules so far, by rank, step, operator, source line, parameters and shapes.
         self._calls: Counter[Hashable] = Counter()
 
     def look_at(self, members: Sequence[Record]) -> None:

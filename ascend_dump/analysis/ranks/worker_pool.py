@@ -25,7 +25,7 @@ class RankWorkers(Executor):
     """An executor of `count` processes on this machine.
 
     A `ProcessPoolExecutor` ends as a whole when one of its processes is killed. Here that process is replaced and its
-    task is repeated, up to three times; then WorkerLost is raised for it.
+    task is repeated. If the processes of a task are killed three times, WorkerLost is raised for the task.
 
     >>> with RankWorkers(2) as workers:   # doctest: +SKIP
     ...     ascend_dump.compare("npu_dumps", "gpu_dumps", executor=workers)

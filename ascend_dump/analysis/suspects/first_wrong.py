@@ -45,8 +45,8 @@ def first_wrong(
 
     Returns also the number of tensors that could not be checked.
 
-    ignored: operators that do not count. Operators do not count either if all NaN and Inf of their inputs has the
-    content of results of ignored operators.
+    ignored: operators that do not count. An operator that reads NaN or Inf does not count either if all of it comes
+    from ignored operators, by the contents of the tensors.
     """
     contents: set[object] = set()
     judge, writers = Judge(), Writers()

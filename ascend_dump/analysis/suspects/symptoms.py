@@ -36,7 +36,7 @@ _WORDS = {
     "skip": "the gradients that the scaler refuses",
     "raised": "an input of the operator that raises an exception",
 }
-#: Maximum number of operators named from which NaN may have come by a write that was not recorded.
+#: Maximum number of operators that are named as possible makers of NaN that came by a write that was not recorded.
 _MOST_POSSIBLE = 3
 #: Maximum number of operators named on the way to a symptom.
 _MOST_NAMED = 6
