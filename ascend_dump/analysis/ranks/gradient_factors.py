@@ -67,7 +67,7 @@ class GradientFactors:
             self._gradients[run, name] = _GradientReads(first, last)
 
     def findings(self) -> Iterator[RankFinding]:
-        """Yield, per group of ranks, the first gradient whose factor is wrong by the number of ranks."""
+        """Yield, per group of ranks and kind of fault, the first gradient with a wrong factor."""
         launch = launches(self._steps)
         gradients: dict[tuple[Hashable, str], dict[int, _GradientReads]] = {}
         for ((rank, run), name), reads in self._gradients.items():

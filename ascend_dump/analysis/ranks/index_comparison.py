@@ -113,9 +113,9 @@ def compare_indexes(
     and no others, or else if a statistic that both have differs. If a rank has a step in several runs, the first of
     them in actual is compared with the first in the reference, the second with the second, and so on.
 
-    Raises DumpNotFound for a directory without ranks, ConfigError for one with two entries of a rank, or with more runs
-    of a step than the other one, CorruptDump for a file that is not a catalog, NotSupported without polars, and the
-    errors of reading a dump.
+    Raises DumpNotFound for a directory without ranks, or if the directories have no rank in common; ConfigError for a
+    directory with two entries of a rank, or with more runs of a step than the other one; CorruptDump for a file that is
+    not a catalog; NotSupported without polars; and the errors of reading a dump.
 
     >>> comparison = compare_indexes("dumps", "reference")   # doctest: +SKIP
     >>> comparison.origins[0].ranks, comparison.origins[0].op_name   # doctest: +SKIP
