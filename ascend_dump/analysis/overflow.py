@@ -1,4 +1,4 @@
-"""Find the operators that overflowed: as reported by the device, or from the recorded values."""
+"""Find the operators that overflowed, from reports of the device or from the recorded values."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Overflow(NamedTuple):
 
     kind      "origin", "nan-made" or "outside", see ANSWERS
     record    the record that shows it: the device's own, or the first non-finite output (for "outside": input)
-    unit      the unit of the device; "dump" if only overflowing operators are dumped, by MindSpore and eagerly on an
-              NPU; else "values"
+    unit      the unit of the device that reported it; "dump" in dumps of overflowing operators only, which MindSpore
+              and eager NPU programs write; else "values"
     words     the facts, one sentence each
     status, ids   the device's status words, and the ids of its task
     operator  op_type, op_name and path of the operator, None if the dump does not have it
@@ -112,10 +112,12 @@ def find_overflows(
     executor: Optional[Executor] = None,
     ignore: Iterable[str] = (),
 ) -> OverflowReport:
-    """Find the operators of a dump of any scene that overflowed. dump: or its path.
+    """Find the operators that overflowed, in a dump of any scene.
 
-    What the device reported is taken as it is. Elsewhere the recorded values or statistics decide, with the operators
-    in the order they ran. An Inf that the program fills in by itself, such as the mask of attention, is no overflow.
+    Reports of the device are taken as they are. Without them the recorded values or statistics decide, for the
+    operators in the order they ran. An Inf that the program fills in itself, such as a mask, is no overflow.
+
+    dump: a dump, or its path.
 
     watch: passes the records on, for example to show progress.
     beside: another analysis in the same pass: called with the records of each run of an operator and a function that
@@ -133,7 +135,7 @@ def find_overflows(
             overflows += units
             if units:
                 reported.add(_device_key(record))
-    # A report of the device cannot be read: normal values do not replace it.
+    # True if a report of the device cannot be read: recorded values do not replace it.
     unknown = bool(reader.errors)
     ranks = _giving_ranks(dump)
     ignored = IgnoredOperators(ignore)
@@ -148,7 +150,7 @@ def find_overflows(
 
         records = measured(dump, executor)
     elif beside is None and ranks is None:
-        # Before the first NaN or Inf there is nothing that a later operator could follow.
+        # Records before the first NaN or Inf are left out: nothing in them explains a later one.
         records, operators = dump.after_finite_start()
     for members in executions(records if watch is None else watch(records)):
         first = members[0]
@@ -204,7 +206,7 @@ def find_overflows(
 
 
 def _giving_ranks(dump: Dump) -> Optional[GivingRanks]:
-    """None where the dump has one rank."""
+    """Return the collector of calls between ranks; None if the dump has one rank."""
     if len(dump.known_values("rank")) < 2:
         return None
     from ascend_dump.analysis.ranks.received_nonfinite import GivingRanks
@@ -305,7 +307,7 @@ class _OverflowReader:
         self.zero = False  # the device reported, and nothing overflowed
         self._without: Counter[str] = Counter()
         self._unsure = 0
-        #: Of the operator at hand, by the identity of the record.
+        #: The statistics of the records of the current operator, by identity of the record.
         self._found: dict[int, Optional[Statistics]] = {}
 
     def begin(self) -> None:
@@ -352,7 +354,7 @@ def _counted(count: int) -> str:
 
 
 def _tells(record: Record, statistics: Statistics) -> bool:
-    """Return whether the statistics would show a NaN; integers have none."""
+    """Return True if the statistics would show a NaN, or if the type has none, as integers."""
     if is_nonfinite(statistics) or not statistics.count:
         return True
     if any(value is not None for value in (statistics.nan, statistics.mean, statistics.l2norm)):
@@ -384,15 +386,15 @@ def _tensors_of(operator: Optional[dict[str, Any]]) -> list[Record]:
         return []
     try:
         return [record for path in operator.get("paths", [operator["path"]]) for record in open_dump(path)]
-    except ReadError:  # it was there when the directory was listed: someone else tidies up
+    except ReadError:  # another process has removed the file since the directory was listed
         return []
 
 
 def _of_dump(members: list[Record], reader: _OverflowReader) -> Overflow:
-    """Return the overflow of an operator in a dump of overflowing operators only: MindSpore's trees of O0 and O1, and
-    eager dumps of an NPU.
+    """Return the overflow of an operator in a dump of overflowing operators only.
 
-    Their values may be finite: the device saturates instead of making Inf, unless its mode is INF_NAN.
+    Such dumps are MindSpore's trees of O0 and O1, and eager dumps of an NPU. Their values may be finite: the device
+    saturates instead of making Inf, unless its mode is INF_NAN.
     """
     first = members[0]
     misses = reader.misses
@@ -424,7 +426,7 @@ class _ValueJudge:
         self.followed = self.masks = 0
         self._reader = reader
         self._ignored = ignored
-        #: The overflows of each device that later operators may follow.
+        #: For each device: the overflows that later operators may follow from.
         self._rooted: dict[_DeviceKey, set[OperatorKey]] = {}
         self._is_whole = is_whole
         self._flows: dict[_DeviceKey, NonfiniteFlow] = {}
@@ -455,7 +457,7 @@ class _ValueJudge:
             and rooted
             and rooted <= flow.roots
         ):
-            # It follows no overflow: none was before this step, and it comes from none in this step.
+            # It follows from no overflow: there was none before this step, and none of this step reaches it.
             self.followed -= 1
             overflow = _of_values("outside", first_nonfinite_input(nonfinite), members, source_of(nonfinite))
         if overflow is None:
@@ -484,10 +486,11 @@ class _ValueJudge:
     def _overflow_of(
         self, members: list[Record], nonfinite: Optional[NonFiniteOperator], device: _DeviceKey
     ) -> Optional[Overflow]:
-        """Return the overflow that an operator is; None if it passes NaN or Inf on, has none, or is a mask."""
+        """Return the overflow of an operator; None if it only passes NaN or Inf on, has none, or is a mask."""
         marked = [record for record in members if record.attrs.get("origin")]
         if marked and (nonfinite is None or nonfinite.kind not in ("mask", "origin")):
-            # The recorder looked at the inputs before the operator wrote into them, and at what it did not store.
+            # The recorder has marked the operator, and its mark counts more than the stored values: it saw the inputs
+            # before the operator wrote into them, and tensors that it did not store.
             return _of_values("origin", marked[0], members)
         if nonfinite is None:
             return None
@@ -506,20 +509,20 @@ class _ValueJudge:
             self.followed += 1
         elif nonfinite.kind != "carried" or not self._is_of_masks(nonfinite, device):
             overflow = _of_values("outside", first_nonfinite_input(nonfinite), members, source_of(nonfinite))
-        # What comes of it later is known by its content, where the dump tells that.
+        # Later inputs that come from these outputs are recognised by their hashes, if the dump records hashes.
         outputs = (record for record in members if record.io == "output")
         hashes.update(record.attrs["hash"] for record in outputs if record.attrs.get("hash"))
         return overflow
 
     def _follows_in_modules(self, nonfinite: NonFiniteOperator, device: _DeviceKey) -> bool:
-        """Return whether NaN or Inf of a module may come from an earlier call of a module with NaN or Inf."""
+        """Return True if NaN or Inf of a module may come from an earlier call of a module with NaN or Inf."""
         calls = self._modules.setdefault(device, ModuleCalls())
         earlier_calls = calls.of_output(nonfinite.record)
         calls.end(nonfinite.record, {0})  # any number will do
         return bool(earlier_calls)
 
     def _is_of_masks(self, nonfinite: NonFiniteOperator, device: _DeviceKey) -> bool:
-        """Return whether all non-finite inputs come from masks."""
+        """Return True if all non-finite inputs come from masks."""
         if device not in self._masked:
             return False
         for record, statistics in zip(nonfinite.inputs, nonfinite.input_statistics):

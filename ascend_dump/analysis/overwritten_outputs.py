@@ -1,8 +1,9 @@
-"""Find the operator that overwrote the output of another, in a dump of the watcher.
+"""Find the operator that overwrote the output of another one, in a dump of the watcher of GE.
 
-The watcher writes the output of a watched operator when that operator has run, and again after each
-suspect (`{suspect}_To_{watched}`). Nothing but a write from outside the graph's own data flow can
-make these differ. Source: GE data_dumper (names), torchair's user document (meaning).
+The watcher dumps the output of a watched operator when that operator has run, and again after each
+suspect, as `{suspect}_To_{watched}`. If two of these dumps differ, something has written to the
+output that the data flow of the graph does not contain. Source: GE data_dumper (names), torchair's
+user document (meaning).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Trample(NamedTuple):
 
     first     position of the first element that changed; before and after are its values
     elements, changed_bytes   number of changed elements and bytes
-    since     the last suspect after which the output was still unchanged, None: its own operator
+    since     the last suspect after which the output was still unchanged; None if that is its own operator
     """
 
     first: tuple[int, ...]
@@ -89,7 +90,7 @@ def _look(layer: str, watched: str, record: Record, base: Optional[Record]) -> S
 
 
 def _compare(base: Record, record: Record) -> Optional[Trample]:
-    """Return the change, by bytes: an unchanged NaN is no change, a zero that loses its sign is a change."""
+    """Compare bytes, and return the change if any: an unchanged NaN is none, but a zero that loses its sign is one."""
     import numpy as np
 
     before, after = base.numpy(), record.numpy()

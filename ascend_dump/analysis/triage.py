@@ -40,18 +40,18 @@ __all__ = [
     "triage_wrong",
 ]
 
-#: The begin of `Triage.advice` where ignored operators alone have made NaN or Inf.
+#: The beginning of `Triage.advice` if only ignored operators have made NaN or Inf.
 ONLY_IGNORED = "no operator is known to have made NaN or Inf, apart from those that are ignored"
-#: Operators that the next dump is narrowed to, at most.
+#: Maximum number of operators that the next dump is narrowed to.
 _MOST_LAYERS = 16
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The operator that is the first thing wrong.
+    """The operator at which something is wrong first.
 
-    kind      of NaN and Inf that reach what the user sees: one of `SymptomSource.kind`; "raised" for an exception;
-              "spike", "zero" or "stuck" for such a loss; else ""
+    kind      for NaN and Inf that reach something that the user sees: `SymptomSource.kind`; for an exception: "raised";
+              for a loss that jumps, is zero or does not change: "spike", "zero" or "stuck"; else ""
     source    the line of the user's code, `FILE:LINE`
     phase     "forward", "backward" or "other"
     evidence  the facts that support it, one sentence each
@@ -106,7 +106,7 @@ class TriageRound:
     outcome: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return the round as plain values, for JSON."""
         return {**vars(self), "dump": None if self.dump is None else str(self.dump)}
 
 
@@ -121,7 +121,7 @@ class Triage:
     reasons       reasons why not everything could be checked; empty if it was
     cause         the first suspect or the first origin; None if nothing is wrong
     rounds        the runs of the program that led here; empty if a dump was given
-    confirmation  the result of a run with the reference's value instead of the cause's; empty if there was none
+    confirmation  the result of a run with the reference's value in place of that of the cause; empty without such a run
     records       the records that were checked, for a report page; None if they were not kept
     notes         records that were not checked because the capture was asked to leave them out
     harmless      operators that make NaN or Inf that reaches nothing that the user sees
@@ -209,13 +209,13 @@ class Triage:
         return save_page(self.to_page(), path, "a triage", sources)
 
     def to_page(self) -> PageContent:
-        """The content of the report page, for `save` and `ascend-dump serve`."""
+        """Return the content of the report page, for `save` and `ascend-dump serve`."""
         from ascend_dump.analysis._triage_page import of_triage
 
         return of_triage(self)
 
     def _repr_html_(self) -> str:
-        """The findings with a strip of all records, for notebooks."""
+        """Return the findings with a strip of all records, for notebooks."""
         from ascend_dump.report.page import compact
 
         return compact(self.to_page())
@@ -276,7 +276,7 @@ def _alone(
 
 
 def _of_repeat(dump: Dump, repeats: Sequence[RepeatedStep]) -> Optional[Triage]:
-    """Return the triage of a step that got the inputs of an earlier one, and gave another output; None without one."""
+    """Return the triage of a step that got the inputs of an earlier step, but has other results; None without one."""
     changed = first_changed_repeat(dump, repeats)
     if changed is None:
         return None
@@ -299,11 +299,11 @@ def triage_wrong(
     skips_count: bool = False,
     ignore: Iterable[str] = (),
 ) -> Triage:
-    """`triage` of a dump that is known to have NaN or Inf: the operator that made it is the only possible cause.
+    """Return the triage of a dump that is known to have NaN or Inf: only an operator that made it may be the cause.
 
     trains         the program has losses, and all of them are finite unless a symptom says otherwise
-    needs_symptom  without a symptom in the dump there is no cause
-    skips_count    gradients that a scaler refuses are a symptom: the scaler does not recover
+    needs_symptom  without a symptom in the dump no cause is returned
+    skips_count    gradients that a scaler refuses are a symptom, because the scaler does not recover
     ignore         operators whose NaN and Inf is known: they are no cause
     """
     from ascend_dump.analysis.suspects.first_wrong import cause_of_wrong
@@ -343,7 +343,7 @@ def triage_wrong(
 
 
 def triage_of_cause(dump: Dump, cause: Cause) -> Optional[Triage]:
-    """Return the triage of a dump with a known cause, with the tensors of its operator; None if it is not recorded."""
+    """Return the triage of a dump that has the operator of a known cause; None if that operator is not recorded."""
     records = [record for record in dump.select(step=cause.step, rank=cause.rank) if record.op_name == cause.op_name]
     if not records:
         return None
@@ -358,7 +358,7 @@ def triage_of_cause(dump: Dump, cause: Cause) -> Optional[Triage]:
 
 
 def triage_failed(dump: Dump, error: str) -> Optional[Triage]:
-    """Return the triage of a dump of a program that an operator ended by an exception; None if no operator did.
+    """Return the triage of a dump of a program that ended by an exception in an operator; None if it did not.
 
     error: the exception in words
     """
@@ -382,7 +382,7 @@ def _suspect_of(traced: Traced, suspects: Iterable[Suspect], dump: Dump) -> Susp
 
 
 def _listed(records: Iterable[Record]) -> tuple[str, ...]:
-    """Return the operators in words, of each line of the program once, where it ran first."""
+    """Return the operators in words; for each operator type and source line only the first one."""
     first: dict[Any, Record] = {}
     for record in records:
         first.setdefault((record.op_type, record.source or record.op_name), record)
@@ -395,7 +395,7 @@ def _named(record: Record) -> str:
 
 
 def _of_suspects(dump: Dump, suspects: tuple[Suspect, ...], report: SuspectReport) -> Triage:
-    """Return the triage of these suspects of the report, the cause first."""
+    """Return the triage of these suspects of the report. The first suspect becomes the cause."""
     first = suspects[0]
     # Suspects of the same rule and step may have the same cause; the others follow from it or come later.
     near = [suspect for suspect in suspects if (suspect.rule, suspect.step) == (first.rule, first.step)]
@@ -424,9 +424,9 @@ def _against(dump: Dump, compared: Comparison) -> Triage:
 
 
 def _narrower(dump: Dump, records: list[Record], names: Iterable[str]) -> Optional[DumpRequest]:
-    """Return the request for the tensors of these operators; None if the dump has those of the first record.
+    """Return the request for the tensors of these operators; None if the dump has the tensor of the first record.
 
-    Of modules it requests the operators that they call.
+    For modules it requests the operators that they call.
     """
     first = records[0]
     layers = layers_of(first, names)[:_MOST_LAYERS]
@@ -449,7 +449,7 @@ def _beside(dump: Dump) -> Path:
 
 
 def _advice(record: Record, request: Optional[DumpRequest], location: str) -> str:
-    """Return the next action. location: of the tensors, with the commands that show them, if the dump has them."""
+    """Return the next action. location: where the tensors are, with the commands that show them."""
     name = record.op_name
     if request is None:
         return f"the tensors of {name} are {location}"

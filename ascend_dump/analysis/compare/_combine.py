@@ -26,7 +26,7 @@ _ENLARGED = "follows from rounding that an optimizer enlarged on another rank"
 
 
 class ResultGroup(NamedTuple):
-    """The results of all ranks of one label. dumps: actual and the reference, of this label only."""
+    """The results of all ranks of one label. dumps: the parts of actual and of the reference with this label."""
 
     label: str
     dumps: Sequence[Dump]
@@ -36,7 +36,7 @@ class ResultGroup(NamedTuple):
 def _origins_and_pairs(
     dumps: Sequence[Dump], results: Sequence[RankResult]
 ) -> tuple[Sequence[Origin], Pairs, Sequence[str]]:
-    """Return the origins of all ranks, without those received from other ranks, the pairs, and notes on both."""
+    """Return the origins of all ranks without those received from other ranks; the pairs; and notes on both."""
     notes: list[str] = []
     origins: Sequence[Origin] = [origin for result in results for origin in result.origins]
     pairs = Pairs([part for result in results for part in result.parts])
@@ -44,14 +44,14 @@ def _origins_and_pairs(
         from ascend_dump.analysis.ranks.enlarged_rounding import without_enlarged_rounding
         from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, once_for_ranks, with_wrong_calls
 
-        # If both have several ranks, those of actual: the reference is assumed to be correct.
+        # If both sides have several ranks, the collectives of actual are checked: the reference is assumed correct.
         many_ranks = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
         found = len(origins)
         origins = without_enlarged_rounding(origins, pairs.looked_at())
         has_enlarged = len(origins) < found
         origins = once_for_ranks(with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at()))
         if not origins:
-            # Everything that both sides compute agrees: what ranks do to work together has no counterpart.
+            # All that both sides compute agrees. The remaining records are of operators by which ranks work together.
             count = pairs.verdicts()["unmatched"]
             if count:
                 notes.append(f"left out: {counted(count, 'record')} of operators that only one side runs")
@@ -65,7 +65,7 @@ def _origins_and_pairs(
 
 
 def _as_noise(pair: Pair) -> Pair:
-    """Return a pair that differs although there is no origin: rounding that an optimizer enlarged explains it."""
+    """Return the pair, as noise if it differs: without an origin, rounding that an optimizer enlarged explains it."""
     return replace(pair, verdict="noise", explained=True, reason=_ENLARGED) if pair.verdict == "different" else pair
 
 
@@ -79,7 +79,7 @@ def combine(
 def combine_groups(
     dumps: list[Dump], rules: Rules, mapping: Optional[Mapping[str, str]], groups: Sequence[ResultGroup]
 ) -> Comparison:
-    """Return the comparison of one group, or of one for each label."""
+    """Return the comparison of all groups: one per label, or a single one without labels."""
     found = [_origins_and_pairs(group.dumps, group.results) for group in groups]
     labels: dict[str, str] = {}
     if len(groups) > 1 or groups[0].label:
@@ -117,7 +117,7 @@ def combine_groups(
 
 
 def _agreeing_parts(results: Iterable[RankResult], origins: Iterable[Origin]) -> Iterable[Rebuilt]:
-    """Return each part once that is built differently and agrees on all ranks."""
+    """Return the parts that are built differently and agree on all ranks, each part once."""
     wrong = {name for origin in origins for name in (origin.pair.record.module, origin.op_name)}
     return dict.fromkeys(part for result in results for part in result.rebuilt if part.name not in wrong)
 

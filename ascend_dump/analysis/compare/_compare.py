@@ -83,17 +83,17 @@ def compare(
     watch               an iterator function that receives each record read and each pair compared (with an executor
                         each finished rank) and yields it, for a progress display
 
-    Records of the same label are compared with each other, `capture(label=...)`; if each side has only one label, these
-    two. With several labels an executor is not used.
+    Records with the same label (`capture(label=...)`) are compared with each other. If each side has only one label,
+    these two are compared. With several labels an executor is not used.
 
-    The same steps and ranks are compared with each other; if each side has only one, these two. So `compare("dumps@1",
-    "dumps@0")` compares two steps of one dump. If one side has fewer
-    ranks, and shapes or placements show that the other side's ranks hold parts, their tensors are assembled, and each
-    rank is compared with its part. A step or rank that one side lacks is unmatched.
+    Equal steps and ranks are compared with each other. If each side has only one step or rank, these two are compared:
+    so `compare("dumps@1", "dumps@0")` compares two steps of one dump. If one side has fewer ranks, and shapes or
+    placements show that the ranks of the other side have parts of tensors, the tensors are assembled, and each rank is
+    compared with its part. A step or rank that one side lacks is unmatched.
 
     Raises DumpNotFound for a side without records, NotSupported for align="tokens" if both sides have no tokens in
-    common, ConfigError for shards that do not fit, for an object that is no
-    executor and for one dump as a side and as noise, and the errors of `open`.
+    common, and the errors of `open`. Raises ConfigError for shards that do not fit, for an object that is no executor,
+    and if one dump is given as a side and as noise.
 
     >>> comparison = ascend_dump.compare("npu_dumps", "gpu_dumps")   # doctest: +SKIP
     >>> comparison.verdict, comparison.origins[0].op_name            # doctest: +SKIP
@@ -240,7 +240,8 @@ def _side_by_side(
 def _need_all_ranks(dumps: list[Dump], given_shards: ShardLayouts) -> bool:
     """Return True if ranks may have parts of tensors, so that the comparison of one rank needs the others.
 
-    As in one process, the first rank of each side decides. If a rank has no records, all of them are needed.
+    As in a comparison without an executor, the first rank of each side decides. If a rank has no records, the result is
+    True.
     """
     ranks = [sorted(dump.known_values("rank")) for dump in dumps]
     if given_shards or not may_be_parts(len(ranks[0]), len(ranks[1]), given_shards):
@@ -261,7 +262,7 @@ class _RankSettings(NamedTuple):
 
     are_whole     the comparison of one rank needs all ranks of both sides
     has_one_step  the other run of the reference has a single step of a single rank, used for all
-    shards        the result of `shards_of`
+    shards        the layouts of tensors that were given, as texts for `shards_of`
     """
 
     rules: Rules

@@ -47,10 +47,10 @@ class Comparison:
     rules       the thresholds that were used
     inside      for programs in two frameworks: numbers of operators of actual and of the reference that are inner
                 operators of a pair; their tensors do not exist on the other side and are not compared
-    left_out    for the same: numbers of operators of actual and of the reference without floating-point values of their
-                own: views, constants, indices, modules with recorded functions
-    crossings   operators that were paired by weak evidence, against the order of other pairs: check these first if a
-                verdict is surprising, and correct them by a mapping
+    left_out    for programs in two frameworks: numbers of operators of actual and of the reference without
+                floating-point values of their own: views, constants, indices, modules with recorded functions
+    crossings   operators that were paired by weak evidence, although in another order than other pairs: check these
+                first if a verdict is surprising, and correct them by a mapping
     unused      names of the mapping and globs of the rules that fit nothing in the dumps, each in words
     rebuilt     parts of the program that are built differently and agree: their insides are in no pair
     around      versions, environment variables and settings that differ
@@ -112,7 +112,7 @@ class Comparison:
 
     @property
     def unmatched(self) -> tuple[Pair, ...]:
-        """The pairs of records that exist on one side only, and are not allowed to."""
+        """The pairs of records that exist on one side only, without those that are allowed to."""
         return tuple(
             pair for pair in self.pairs.looked_at() if pair.verdict == "unmatched" and not self.is_allowed(pair)
         )
@@ -140,7 +140,7 @@ class Comparison:
         for pair in self.pairs:
             a, b = pair.actual, pair.reference
             if a is not None and b is not None and a.io != "input":
-                # Later outputs of a fused operator may be paired with several operators.
+                # Later outputs of a fused operator may be paired with other operators, so the first output decides.
                 earlier = names.get(a.op_name)
                 if earlier is None or a.index < earlier[0]:
                     names[a.op_name] = (a.index, b.op_name)
@@ -279,7 +279,10 @@ def _finite(value: Any) -> Any:
 
 
 def _described(pair: Pair) -> str:
-    """Return the output without a value by its operator; tensors that follow from flips are told together."""
+    """Return the name under which a tensor without a defined value is counted.
+
+    Tensors that follow from flips (roundings that change an index or flag) are counted together.
+    """
     if pair.undefined == FOLLOWS_FLIPS:
         return "a tensor"
     return f"{pair.record.io} {pair.record.index} of {pair.record.op_type}"

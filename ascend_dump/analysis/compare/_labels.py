@@ -15,7 +15,7 @@ __all__ = ["labels_to_pair", "named_by_label", "verdict_of", "with_label"]
 
 
 def labels_to_pair(actual: Dump, reference: Dump) -> list[str]:
-    """Return the labels of both sides in their order; none if each side has one label only: these two are compared."""
+    """Return the labels of both sides in their order; [] if each side has only one, as these two are compared then."""
     sides = [dump.labels for dump in (actual, reference)]
     return list(dict.fromkeys([*sides[0], *sides[1]])) if any(len(labels) > 1 for labels in sides) else []
 

@@ -1,8 +1,9 @@
 """A comparison of many ranks on an executor: each rank returns a table of its pairs, and records are looked up later.
 
 A row is one pair: the positions of its records as (rank, step, number among the records of that rank and step), and the
-result. A step that is identical on both sides is one row. The last row of a rank is a summary of all pairs. The numbers
-of a pair are MessagePack: as JSON, writing them took 4 % of a comparison of small tensors.
+verdict. A step that is identical on both sides is one row. The last row of a rank contains everything else, such as
+the origins, as JSON. The numbers of a pair are MessagePack: as JSON, writing them took 4 % of a comparison of small
+tensors.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class RankResult(NamedTuple):
     are_parts  several ranks of one side were compared with one rank of the other
     mapped     names of operators of actual that were paired because the user mapped them
     rebuilt    parts that are built differently and agree
-    aligned    sentences on the rows of a batch that were compared
+    aligned    sentences on the rows of a batch, or on the tokens, that were compared
     """
 
     parts: list[Sequence[Pair]]
@@ -98,7 +99,7 @@ def tasks_of(
 
 
 def table_of(result: RankResult, positions: Mapping[int, tuple[Record, _Position]]) -> polars.DataFrame:
-    """Return the results of one rank as a table."""
+    """Return the results of one rank as a table, in which positions stand for records."""
     import polars as pl
 
     def position(record: Optional[Record]) -> Sequence[Optional[int]]:
@@ -149,7 +150,7 @@ def _key(batches: Sequence[Batch]) -> Key:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of numpy as one of Python."""
+    """Convert a numpy number to a Python number."""
     return value.item()
 
 

@@ -1,4 +1,4 @@
-"""Differences around two programs: versions, environment variables and settings, as their manifests have them."""
+"""Find differences in the surroundings of two programs: versions, environment variables and settings in manifests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ascend_dump.reading import Dump
 
 __all__ = ["Surrounding", "differing_surroundings"]
 
-#: Manifests that are read of each side: ranks of one program have the same surroundings.
+#: Maximum number of manifests that are read of each side: ranks of one program have the same surroundings.
 _MOST_RUNS = 16
-#: The name that a manifest with variables and settings has in any case.
+#: A name that is in every manifest which records environment variables and settings.
 _RECORDED = "surroundings"
-#: The version that writes the manifest is no part of the program.
+#: Names that are not compared, because they do not belong to the program: the version of this tool, and the mark above.
 _OWN = ("ascend_dump", _RECORDED)
 
 
@@ -38,7 +38,7 @@ def differing_surroundings(actual: Dump, reference: Dump) -> tuple[Surrounding, 
 
 
 def _surroundings_of(dump: Dump) -> Mapping[str, list[str]]:
-    """Return the texts of each name, over the ranks."""
+    """Return, by name, the texts of all runs."""
     texts: dict[str, list[str]] = {}
     for run in islice(dump.runs(), _MOST_RUNS):
         for name, text in run.surroundings:
@@ -52,6 +52,6 @@ def _text(side: Mapping[str, Iterable[str]], name: str) -> Optional[str]:
 
 
 def _is_certain(pair: Surrounding, are_recorded: bool) -> bool:
-    """Return True unless the name may merely be unknown on one side: another framework has other settings."""
+    """Return False if the name may only be unknown on one side: another framework, for example, has other settings."""
     is_variable = pair.name.isupper() and "_" in pair.name
     return (is_variable and are_recorded) or (pair.actual is not None and pair.reference is not None)

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["log_probabilities", "tokens_of_rank", "with_misread_token", "with_tokens"]
 
-#: Tokens whose largest difference is a smaller share of that of all tokens do not differ clearly.
+#: A token differs clearly if its largest difference is more than this share of the largest difference of all tokens.
 _CLEAR = 0.01
 
 
 def tokens_of_rank(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf], *, must: bool) -> Optional[TokenAlignment]:
-    """Return the tokens that both sides of a rank have; None if nothing shows that it has to be compared by them.
+    """Return the alignment of the tokens of a rank; None if nothing shows that it has to be compared token by token.
 
-    must: the user said so. Raises NotSupported if both sides have no tokens in common
+    must: the user requires it. Then NotSupported is raised if both sides have no tokens in common.
     """
     if not must:
         first = [
@@ -57,9 +57,9 @@ def with_tokens(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Or
 
 
 def with_misread_token(origins: Sequence[Origin], alignment: TokenAlignment) -> tuple[list[Origin], tuple[str, ...]]:
-    """Return origins with a token that is read from the wrong block of a cache, and notes.
+    """Return the origins, and notes. A token that is read from the wrong block of a cache is added as an origin.
 
-    It comes before the differences in its module and behind it. Without such differences it is a note only.
+    The added origin replaces those in its module, and comes before later ones. Without any of these, it is only a note.
     """
     found = alignment.misread()
     if found is None:
@@ -98,7 +98,7 @@ def _with_token(origin: Origin, alignment: TokenAlignment) -> Origin:
             if added is not None:
                 return _added(origin, text, side, *added)
     if origin.kind == "parameter" and not origin.pair.record.parameter:
-        # Values of tokens are data, whatever wrote them.
+        # Tensors of tokens without a parameter name are data, not parameters.
         evidence = (fact for fact in origin.evidence if "parameters differ when they are first read" not in fact)
         return replace(origin, kind="input", evidence=(text, *evidence))
     return replace(origin, evidence=(text, *origin.evidence))

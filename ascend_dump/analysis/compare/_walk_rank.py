@@ -42,7 +42,7 @@ Work = Generator[object, None, _Result]
 
 
 class _RankProgress(NamedTuple):
-    """Results of one rank so far; inside, left_out: numbers of operators by side; mapped: as in RankResult."""
+    """The results of one rank so far. inside, left_out: numbers of operators by side; others: as in `RankResult`."""
 
     parts: list[Sequence[Pair]]
     inside: Counter[str]
@@ -196,7 +196,7 @@ def _crossing(match: Match) -> Crossing:
 
 
 def _cast(matches: list[Match]) -> Optional[tuple[str, str]]:
-    """Return the types of both sides if one whole program computes in another type, else None."""
+    """Return the types of both sides if most outputs have a type on one side and another on the other; else None."""
     type_counts = Counter(
         (a.dtype, b.dtype)
         for match in matches

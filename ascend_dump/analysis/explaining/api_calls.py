@@ -1,8 +1,8 @@
 """Judge the tensors of API calls on an NPU by those of their kernels.
 
-A file of an API call has the whole storages of its tensors, flat and without their offset, also elements that the call
-does not use (op-plugin 517f2e7d, op_plugin/utils/op_api_common.cpp:430; opbase aa3cd74, op_dfx.cpp:793). The files of
-its kernels have exactly the tensors: they decide.
+A file of an API call contains the whole storages of its tensors, as flat arrays that ignore the offset. So it also
+contains elements that the call does not use (op-plugin 517f2e7d, op_plugin/utils/op_api_common.cpp:430; opbase aa3cd74,
+op_dfx.cpp:793). The files of its kernels contain exactly the tensors. So the verdict on the kernels decides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ApiCalls:
     """The paired kernels of the API calls of a step, with the origins of their differences."""
 
     def __init__(self) -> None:
-        #: By the position of the kernel of actual: that of the reference.
+        #: By the position of a kernel of actual: the position of its partner in the reference.
         self._partners: dict[int, int] = {}
         self._causes: dict[int, frozenset[OriginNumber]] = {}
 
@@ -42,7 +42,7 @@ class ApiCalls:
         return bool(partners) and partners == [kernel.position for kernel in match.reference.kernels]
 
     def judge(self, state: RankState, match: Match) -> list[Pair]:
-        """Return the pairs of the tensors of a call that has all kernels."""
+        """Judge the tensors of a call for which `has_all_kernels` is True, and return their pairs."""
         causes = self.causes_of(match)
         pairs = []
         for a, b in (*match.inputs, *match.outputs):

@@ -1,8 +1,8 @@
-"""Operators that the two programs call with different arguments, and the consequences besides their own output.
+"""Track operators that the two programs call with different arguments, and what follows from these arguments.
 
-Such an operator is called with different arguments in the backward pass too: the bounds of a clamp are used again for
-the mask of its gradient. And a number that a program reads from a tensor with `item()` may be passed as an argument:
-the difference of the argument follows from that of the tensor.
+Different arguments of a forward operator explain different arguments of its backward operator: for example, the bounds
+of a clamp are used again for the mask of its gradient. A number that a program reads from a tensor with `item()` may be
+passed as an argument. Then the difference of the argument follows from that of the tensor.
 """
 
 from __future__ import annotations
@@ -42,18 +42,20 @@ class ChangedArguments:
     """The calls with different arguments of one rank, over all steps."""
 
     def __init__(self) -> None:
-        #: Of the step: the origins of operators that are called differently.
+        #: For the current step, by module and line: the origins at operators that are called differently.
         self._forward: dict[_Line, frozenset[OriginNumber]] = {}
-        #: Of the step: forward operators with equal outputs, however they are called.
+        #: For the current step, by module and line: forward operators with equal inputs and outputs; their arguments
+        #: may differ.
         self._equal: dict[_Line, list[Match]] = {}
-        #: Of the step: numbers read from tensors that differ, of actual and of the reference.
+        #: For the current step: numbers (actual, reference) that `item()` read from differing tensors, with the cause.
         self._numbers: dict[_Number, _Cause] = {}
-        #: Of the step, by side: modules that detach a tensor which the other program does not, with the origins.
+        #: For the current step and each side: modules that run a detach which the other side does not run, and its
+        #: origin.
         self._detached: tuple[list[tuple[str, OriginNumber]], list[tuple[str, OriginNumber]]] = ([], [])
-        #: Calls that are origins, and operators that one side runs alone.
+        #: The origins at calls with different arguments, and at operators that only one side (0: actual) runs.
         self._origins: dict[_Call, OriginNumber] = {}
         self._one_sided: dict[tuple[int, str], OriginNumber] = {}
-        #: Calls in `changed`, by the names of their operators, and their pairs by the classes.
+        #: The calls in `changed` by operator name, to list each once, and their pairs by operator class.
         self._listed: set[_Call] = set()
         self._changed: dict[_Call, list[Pair]] = {}
 
@@ -64,7 +66,7 @@ class ChangedArguments:
         self._detached = ([], [])
 
     def add_number(self, match: Match, pair: Pair, origins: Collection[OriginNumber], noise: list[InputNoise]) -> None:
-        """Note the number that `item()` read from a tensor that differs. pair: of this tensor."""
+        """Note the number that `item()` read from a tensor that differs. pair: the pair of this tensor."""
         a, b = pair.actual, pair.reference
         if a is None or b is None or operator_class(match.reference.op_type) != "_local_scalar_dense":
             return
@@ -91,7 +93,8 @@ class ChangedArguments:
     def stretch_origin(self, side: int, operator: Operator, drafts: Drafts, draft: Draft) -> OriginNumber:
         """Return the origin at a stretch that begins with an operator of one side (0: actual).
 
-        It is that of the forward operator of a gradient, that of an earlier step, or else the draft.
+        If the operator computes a gradient, this is the origin at its forward operator, if there is one. Else it is the
+        origin at the same operator in an earlier step. Else the draft is added as a new origin.
         """
         forward = self.forward_origins(operator)
         earlier = min(forward) if forward else self._one_sided.get((side, operator.op_name))
@@ -103,9 +106,9 @@ class ChangedArguments:
         self._detached[side].append((operator.module, origin))
 
     def lost_gradient(self, side: int, operator: Operator) -> Optional[OriginNumber]:
-        """Return the origin at the tensor that the other side detaches, so that it lacks an operator of this side.
+        """Return the origin at a detach of the other side, which explains why it lacks this backward operator.
 
-        That in the module of the operator, or the nearest to it.
+        If there are several, the one in the module nearest to that of the operator is returned; None if there is none.
         """
         if operator.phase != "backward" or self.forward_origins(operator):
             return None
@@ -119,7 +122,7 @@ class ChangedArguments:
         self._forward[line] = self._forward.get(line, NO_ORIGINS) | set(origins)
 
     def add_equal(self, match: Match) -> None:
-        """Note operators with equal outputs: the outputs of their backward pass may differ."""
+        """Note paired operators with equal inputs and outputs: if arguments differ, their backward pass may differ."""
         operator = match.reference
         if operator.phase != "backward" and (operator.module or operator.source):
             self._equal.setdefault((operator.module, operator.source), []).append(match)
@@ -145,7 +148,7 @@ class ChangedArguments:
         return self._forward.get((operator.module, operator.source), NO_ORIGINS)
 
     def cause_of(self, match: Match, is_replaced: bool) -> _Cause:
-        """Return the cause of different arguments of two calls; no origins if they are equal, or not explained."""
+        """Return the cause of different arguments of two calls; without origins if nothing explains them."""
         forward = self.forward_origins(match.reference)
         if not forward and not self._numbers:
             return _NOTHING
@@ -161,7 +164,7 @@ class ChangedArguments:
     def add_changed(self, match: Match, pair: Pair, origins: Collection[OriginNumber], is_replaced: bool) -> None:
         """Note an operator whose inputs and output differ, if it is called differently.
 
-        pair: of this output. is_replaced: another operator runs in its place.
+        pair: the pair of the output. is_replaced: another operator runs in its place.
         """
         operator = match.reference
         if is_replaced:
@@ -178,7 +181,7 @@ class ChangedArguments:
 
     @property
     def changed(self) -> list[ChangedCall]:
-        """The calls with different arguments whose difference an origin explains, one for each class and arguments."""
+        """The calls with different arguments whose outputs an origin explains: one per operator class and arguments."""
         return [ChangedCall(pairs[0], texts, len(pairs) - 1) for (_, texts), pairs in self._changed.items()]
 
     def _causes_of_numbers(self, differing: Collection[DifferingArgument]) -> list[_Cause]:

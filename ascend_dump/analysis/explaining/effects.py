@@ -1,9 +1,9 @@
-"""The results of a program that the differences of one step reach.
+"""Find the differences of one step that reach a result of the program.
 
-Where two programs are built differently, tensors inside differ although both compute the same: a factor is applied
-before a product or after it. Such a difference reaches no result if everything that is computed from it agrees again.
-Results are the last values of parameters, gradients and states, tensors that nothing reads, and numbers that leave the
-program.
+Where two programs are built differently, inner tensors differ although both compute the same, for example if a factor
+is applied before a product or after it. Such a difference reaches no result if everything that is computed from it
+agrees again. The results are the last values of parameters, gradients and states; tensors that no operator reads; and
+numbers that leave the program.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from ascend_dump.reading import Record
 
 __all__ = ["Differing", "Effects", "Node"]
 
-#: Paired operators by their position in the reference, or a stretch.
+#: A node of the graph of differences: a pair of operators, as its position in the reference, or a stretch, which is
+#: a part of the programs that is built differently.
 Node = Union[int, EnteredStretch]
 
 
 class Differing(NamedTuple):
-    """Two paired operators of which an input or output differs. causes: the origins of that."""
+    """Two paired operators with an input or output that differs. causes: the origins of these differences."""
 
     match: Match
     inputs: Sequence[Pair]
@@ -48,10 +49,10 @@ class Differing(NamedTuple):
 class Effects:
     """The differences of a step.
 
-    flows      of both programs
-    partners   for each side, by the position of a paired operator: that in the reference
-    differing  by the position in the reference
-    stretches  by side (0: actual) and position of an operator without a partner
+    flows      the data flow of both programs
+    partners   for each side: the positions of its paired operators, with the position of the pair in the reference
+    differing  the pairs of operators with differences, by position in the reference
+    stretches  the stretches, by side (0: actual) and position of each of their operators
     """
 
     flows: Flows
@@ -67,12 +68,12 @@ class Effects:
     def of(
         self, origins: Sequence[tuple[OriginNumber, Node]], earlier: Collection[OriginNumber] = ()
     ) -> tuple[set[OriginNumber], set[Node]]:
-        """Return the origins whose differences reach a result, and the operators and stretches that do.
+        """Return the origins whose differences reach a result, and all nodes that lead to a result.
 
-        A gradient is computed from tensors of the forward pass. If another origin that reaches a result explains the
-        gradient already, it is no evidence that these tensors reach one.
+        Gradients are computed from tensors of the forward pass. So a gradient that differs is evidence that these
+        tensors reach a result, unless another origin that reaches a result explains the gradient already.
 
-        origins: where the programs are built differently, and their operators or stretches
+        origins: origins where the programs are built differently, each with its node
         earlier: origins whose differences reached a result in an earlier step
         """
         edges = [(node, follower) for node in self._nodes() for follower in self._followers(node)]
@@ -108,7 +109,7 @@ class Effects:
         return frozenset() if node is None else self.differing[node].causes
 
     def _followers(self, node: Node) -> Iterator[Optional[Node]]:
-        """Yield what reads a difference and may differ because of it, and None for a result."""
+        """Yield the nodes that read a difference of this node and may differ because of it; None for a result."""
         if isinstance(node, EnteredStretch):
             if node.is_open:
                 yield from self._followers_of_open(node)
@@ -123,14 +124,14 @@ class Effects:
                 yield from self._readers(side, operator, pair.actual if side == 0 else pair.reference)
 
     def _followers_of_open(self, node: EnteredStretch) -> Iterator[Optional[Node]]:
-        """Yield what reads the tensors of a stretch of which none was compared."""
+        """Yield the readers of all outputs of a stretch, if none of these outputs was compared."""
         for side, operators in enumerate(node.stretch.operators):
             for operator in operators:
                 for output in operator.outputs:
                     yield from self._readers(side, operator, output)
 
     def _readers(self, side: int, operator: Operator, output: Optional[Record]) -> Iterator[Optional[Node]]:
-        # An input that an operator overwrites is a buffer.
+        # An input that an operator overwrites is a buffer: its new value is a result.
         if output is None or output.io == "input" or self._is_last(side, output):
             yield None
             return
@@ -149,7 +150,10 @@ class Effects:
             yield None
 
     def _node(self, side: int, position: int, records: Sequence[Record]) -> Iterator[Optional[Node]]:
-        """Yield the node of a reader, unless what it computes agrees."""
+        """Yield the node of a reader, unless its outputs agree.
+
+        Yield None, a result, if it overwrites only a part of the memory: the difference may remain in the rest.
+        """
         partner = self.partners[side].get(position)
         if partner is None:
             stretch = self.stretches.get((side, position))
@@ -195,7 +199,10 @@ def _last_of_parameters(flow: DataFlow) -> dict[str, Record]:
 
 
 def _last_updates(flow: DataFlow) -> set[int]:
-    """Return the identities of the last values of buffers, and of tensors that no module updates in place."""
+    """Return the identities of the last records of buffers, and of memory that is updated in place between the passes.
+
+    A buffer is memory that an operator reads before any operator of the step has written it.
+    """
     last: dict[int, Record] = {}
     outside, inside = set[int](), set[int]()
     for operator in flow.operators:
@@ -217,7 +224,7 @@ def _memory_of(record: Record) -> int:
 
 
 def _readers_of_outside(flow: DataFlow) -> dict[Made, set[int]]:
-    """Return the readers of tensors that no operator made, and of their views."""
+    """Return, by tensor, the readers of tensors that no operator made, and of their views."""
     readers: dict[Made, set[int]] = {}
     for position, sources in enumerate(flow.sources):
         for source in sources:
@@ -240,9 +247,9 @@ def _read_from(flow: DataFlow, reader: int, made: Made) -> list[Record]:
 
 
 def _computes_from(operator: Operator) -> bool:
-    """Return True if the values of its inputs lead to a result; what reads a view reads the tensor itself too.
+    """Return True if an operator computes floating-point values from its inputs, or has no outputs.
 
-    Indices and flags may be equal by chance.
+    Views are left out: their readers are readers of the viewed tensor too. Indices and flags may be equal by chance.
     """
     if operator.function in SHAPED or is_view(operator.op_type):
         return False

@@ -1,4 +1,4 @@
-"""The evidence that the inputs of an operator are for an output that differs."""
+"""Describe what the inputs of an operator prove about an output that differs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class InputEvidence(NamedTuple):
     compared     number of inputs that were compared
     unread       number of inputs that could not be read
     is_complete  all inputs were compared
-    has_hidden   the operator has inputs without any record or argument
+    has_hidden   the operator may have inputs that the dump records neither as tensors nor as arguments
     noise        differences within rounding
     """
 
@@ -73,7 +73,12 @@ class InputEvidence(NamedTuple):
 
 
 def inputs_of(match: Match, pairs: Sequence[Pair], written: Collection[int], noise: list[InputNoise]) -> InputEvidence:
-    """Return the evidence of the inputs. pairs: of inputs; written: indices of inputs that are only overwritten."""
+    """Return the evidence of the inputs.
+
+    pairs    the pairs of the inputs
+    written  indices of inputs that are only overwritten
+    noise    differences of the inputs within rounding
+    """
     records = (*match.actual.broken, *match.reference.broken)
     candidates = (*records, *(pair.record for pair in pairs))
     ignored = {*written, *(record.index for record in candidates if is_unread(record))}
@@ -84,7 +89,7 @@ def inputs_of(match: Match, pairs: Sequence[Pair], written: Collection[int], noi
         indices.update(record.index for sides in match.inputs for record in sides if record is not None)
         indices.update(*(tensors for tensors in arguments if tensors is not None))
     else:
-        # Between frameworks the indices differ: only their number counts.
+        # Between frameworks the indices of inputs differ, so only the number of inputs counts.
         indices.update(range(len(match.inputs) + max(map(len, match.unpaired_inputs))))
     compared = sum(map(is_compared, pairs))
     unread = sum(pair.verdict == "unreadable" and pair.record.index not in ignored for pair in pairs) + len(broken)

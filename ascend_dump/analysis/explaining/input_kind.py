@@ -1,4 +1,4 @@
-"""The kind of a tensor that no recorded operator wrote: data from outside, or a parameter or buffer."""
+"""Decide if a tensor that no recorded operator wrote is data from outside, or a parameter or buffer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ascend_dump.reading import Record
 
 __all__ = ["InputKinds"]
 
-#: By operators with data and parameters at fixed indices: the indices of the data.
+#: Operators whose inputs are data and parameters at fixed indices, with the indices of the data.
 _DATA = {
     "addmm": (1,),
     "addmv": (1,),
@@ -32,11 +32,12 @@ _DATA = {
 
 
 class InputKinds:
-    """The memory that was written before the operators of one step, and its use by them."""
+    """The memory that was written before one step, and how the operators of the step use it."""
 
     def __init__(self, operators: Iterable[Operator]) -> None:
         outputs: set[int] = set()
-        #: By storage: the name of the first operator that reads it and is no view, and the index of the input.
+        #: By storage: the first operator that reads it, and the index of its input. Views do not count; None so far if
+        #: only views read it.
         self._readers: dict[int, Optional[tuple[str, int]]] = {}
         self._updated: set[int] = set()
         for operator in operators:
@@ -61,11 +62,11 @@ class InputKinds:
     def kind_of(self, record: Record, module: str, *, first: bool) -> str:
         """Return "input" or "parameter" for an input that no recorded operator wrote.
 
-        first: no operator ran before in this step.
+        first: True for an input of the first operator of the step
         """
         storage = _storage(record)
         if storage in self._updated or record.parameter or record.attrs.get("requires_grad"):
-            return "parameter"  # an optimizer updates it, or a norm its running mean
+            return "parameter"  # updated by an optimizer, or by a norm as its running mean
         if record.dtype is not None and record.dtype.startswith(("int", "uint", "bool")):
             return "input"
         name, index = (self._readers.get(storage) if storage is not None else None) or ("", 0)

@@ -41,7 +41,10 @@ _SHAPE = "the operator reads only its shape and type"
 
 
 class _JudgedInput(NamedTuple):
-    """The pair of an input, with the origins of its difference, or with its noise. border: it leaves a stretch."""
+    """The pair of an input, with the origins of its difference, or with its noise.
+
+    border: set if the input leaves a stretch (a part that is built differently) and differs
+    """
 
     pair: Pair
     causes: frozenset[OriginNumber] = NO_ORIGINS
@@ -53,7 +56,7 @@ class InputJudge:
     """Judges inputs of the operators of a step."""
 
     def __init__(self, state: RankState, reference: Sequence[Operator], wiring: Optional[Wiring]) -> None:
-        """reference: all operators of the step."""
+        """reference: all operators of the reference in the step."""
         self._state = state
         self._wiring = wiring
         self._reference = reference
@@ -74,7 +77,7 @@ class InputJudge:
                     ]
                 is_sent = pair.verdict == "different" and a is not None and is_contribution(a)
                 if is_sent and self._state.differences.shards is None:
-                    # Other ranks receive it: no output of this rank has to differ.
+                    # Other ranks receive the tensor, so the outputs on this rank may all be equal.
                     add_effect(pair, self._state.drafts.of(causes))
                 operators.inputs.append(pair)
                 operators.add(causes, noise)
@@ -84,7 +87,7 @@ class InputJudge:
         self._is_first = False
 
     def judge_parameter(self, record: Record) -> None:
-        """Judge a parameter that an operator without a partner is the first to read, against that of the same name."""
+        """Compare a parameter with that of the same name if an operator without a partner is the first to read it."""
         state, name = self._state, record.parameter
         if self._wiring is None or not name:
             return
@@ -136,18 +139,18 @@ class InputJudge:
         known = self._look_up(a, b, difference, pair)
         is_structure = difference.verdict == "structure" and not state.has_parts
         if match.reference.function in SHAPED and b.index == 0 and not is_structure:
-            # Its output neither follows from the difference nor proves anything of it.
+            # It reads the shape only, so its output does not follow from a difference of values, and proves nothing.
             return _JudgedInput(replace(pair, verdict="noise", reason=_SHAPE) if known is None else known.pair)
         if known is None and state.has_parts and self._is_local(match, a, b, difference):
             state.local.add(a, b)
             return _JudgedInput(replace(pair, verdict="unmatched", reason=NO_COUNTERPART))
         if known is None and state.has_parts and not match.reference.module and only_passes_on(match.reference):
-            # A parameter may be updated by another rank: operators that compute with it judge it.
+            # Another rank may update this parameter. It is judged where an operator computes with it.
             return _JudgedInput(replace(pair, verdict="unmatched", reason=NO_COUNTERPART))
         return known or self._judge_new(match, a, b, difference, pair)
 
     def _is_local(self, match: Match, a: Record, b: Record, difference: Difference) -> bool:
-        """Return True if a rank of several has such a tensor, and the other side has none."""
+        """Return True if an input is a tensor of one of several ranks, and the other side has no such tensor."""
         local = self._state.local
         if len(match.actual.inputs) != len(match.reference.inputs):
             return True  # a list of samples: each rank has its own
@@ -201,7 +204,8 @@ class InputJudge:
             return _JudgedInput(replace(pair, explained=True, reason=FOLLOWS), causes)
         is_wiring, evidence = (False, []) if self._wiring is None else self._wiring.explain(match, a, b)
         kind = "wiring" if is_wiring else self._kind_of(match, b)
-        # Freed memory may be used again for data from outside; only parameters stay where they are.
+        # Freed memory may be used again for data from outside. So the last write to memory explains only parameters,
+        # which stay where they are.
         causes = state.known.one_sided_writers(a, b) if kind == "parameter" else NO_ORIGINS
         if causes:
             pair = replace(pair, explained=True, reason=FOLLOWS)
@@ -226,7 +230,7 @@ class InputJudge:
         label = f"{pair.record.label}{name and f' ({name})'}"
         evidence = [f"{label}: {pair.reason}", *sources, *self._state.unreadable_evidence()]
         if is_of_module(reference) and kind == "parameter":
-            # Modules read what functions, which are not recorded, made of the outputs of other modules.
+            # Functions that are not recorded may run between the output of one module and the input of the next.
             kind = "unknown"
             evidence.append(NOT_RECORDED)
         if kind == "wiring":
@@ -237,7 +241,7 @@ class InputJudge:
                 return earlier
         joined: tuple[Any, ...] = (kind, reference.step, None if kind == "parameter" else match.reference.position)
         if kind == "wiring" and match.reference.source:
-            # Operators of one source line are one change of the program, in each layer.
+            # Operators of one source line are one change of the program, even if several layers run the line.
             joined = (kind, match.reference.source, match.reference.op_type)
         made = self._state.local.maker(pair.actual, pair.reference) if self._state.has_parts else None
         if made is not None:
@@ -261,7 +265,7 @@ def _has_moved_axes(a: Record, b: Record) -> bool:
 
 
 def _made_alone(made: MadeAlone, pair: Pair, evidence: Sequence[str]) -> tuple[str, Pair, list[str]]:
-    """Return kind, pair and evidence of an input that differs because one side alone runs an operator before it."""
+    """Return kind, pair and evidence of an origin at an operator that only one side runs, and that made the input."""
     operator = made.operator
     record = next(iter(operator.outputs))
     reason = f"{operator.op_type} runs in {'actual' if made.of_actual else 'the reference'} only"

@@ -1,4 +1,4 @@
-"""Known differences, and the origins that they come from.
+"""Remember known differences, and the origins that they come from.
 
 A difference is identified by its contents: the pair (content of actual, content of reference). A tensor that only one
 side has is looked up by the content of that side.
@@ -29,20 +29,23 @@ class KnownDifferences:
 
     def __init__(self) -> None:
         self._causes: dict[_Contents, frozenset[OriginNumber]] = {}
-        #: Differences within rounding, with the origins that they may be a small consequence of.
+        #: Differences within rounding, with the origins whose small consequences they may be.
         self._noise: dict[_Contents, InputNoise] = {}
-        #: By contents of one side: the contents that an operator without a partner copied.
+        #: For each side, by the contents of a copy that an operator without a partner made: the original contents.
         self._copies: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
-        #: By the storages of both sides: the origins of what was written there.
+        #: By the storages of both sides in the current step: the origins of the difference that was written there.
         self._written: dict[Any, frozenset[OriginNumber]] = {}
-        #: By contents of one side: the origins of a difference.
+        #: For each side, by its contents: the origins of a difference.
         self._one_sided: tuple[dict[Any, frozenset[OriginNumber]], dict[Any, frozenset[OriginNumber]]] = ({}, {})
         self._one_sided_noise: tuple[dict[Any, InputNoise], dict[Any, InputNoise]] = ({}, {})
-        #: By side and memory: the operator without a partner that wrote there last.
+        #: By side and memory: the origin at the operator without a partner that wrote there last.
         self._one_sided_writes: dict[tuple[int, _Memory], OriginNumber] = {}
 
     def begin_step(self, views: Optional[tuple[Mapping[Any, Any], Mapping[Any, Any]]]) -> None:
-        """Begin a step; the numbers of storages begin anew. views: by contents of each side, the contents viewed."""
+        """Begin a step. Storages are numbered anew in each step, so earlier writes to them are forgotten.
+
+        views: for each side, by the contents of a view: the contents of the viewed tensor
+        """
         self._written.clear()
         for copies, viewed in zip(self._copies, views or ()):
             copies.update(viewed)
@@ -78,7 +81,7 @@ class KnownDifferences:
             self._one_sided_writes[side, memory] = origin
 
     def forget_one_sided_writes(self, a: Optional[Record], b: Optional[Record]) -> None:
-        """Forget earlier writes of one side to this memory: paired operators wrote to it."""
+        """Forget earlier writes of one side to this memory, because paired operators have written to it since."""
         if self._one_sided_writes:
             for side, record in enumerate((a, b)):
                 memory = None if record is None else _memory_of(record)
@@ -86,9 +89,9 @@ class KnownDifferences:
                     self._one_sided_writes.pop((side, memory), None)
 
     def one_sided_writers(self, a: Record, b: Record) -> frozenset[OriginNumber]:
-        """Return the operators without a partner that wrote last to the memory of two inputs.
+        """Return the origins at operators without a partner that were the last to write to the memory of two inputs.
 
-        If they wrote to a part of a tensor, its new contents are in none of their records.
+        If such an operator wrote to a part of a tensor, the new contents of the whole are in none of its records.
         """
         memories = [(side, _memory_of(record) or (0, 0)) for side, record in enumerate((a, b))]
         return frozenset(self._one_sided_writes[memory] for memory in memories if memory in self._one_sided_writes)
@@ -103,7 +106,8 @@ class KnownDifferences:
     ) -> InputNoise:
         """Note a difference within rounding, and return it as noise of later inputs.
 
-        size: the number of elements, if flips of rounding changed even the shape, so that nothing could be measured
+        size: the number of elements, if nothing could be measured because flips (roundings that change an index or
+        flag) changed even the shape
         """
         kind, measure = float_kind(dtype), difference.measure or Measure(count=size, unequal=size, rel_l2=1.0)
         unit = max([kind.unit if kind is not None else 0.0, *(noise.unit for noise in input_noise)])
@@ -112,9 +116,9 @@ class KnownDifferences:
         if kind is None:
             flips = max(flips, measure.unequal, 1)
         elif error <= math.sqrt(unit) and not difference.bounds:
-            flips = 0  # their effect is no larger than rounding
+            flips = 0  # the flips changed the values no more than rounding does
         if difference.bounds:
-            # The error is not known: assume the largest that is noise.
+            # The error is not known: assume the largest one that counts as noise.
             error = max(error, math.sqrt(unit))
         noise = InputNoise(measure, error, unit, causes, difference.bounds, flips)
         if difference.contents is not None:
@@ -129,7 +133,7 @@ class KnownDifferences:
             self._causes.pop(contents, None)
 
     def drop_causes(self, ended: Collection[OriginNumber]) -> None:
-        """Drop origins whose differences reached no result, wherever others explain a difference too."""
+        """Remove origins that reached no result from every known difference that another origin explains too."""
         if not ended:
             return
         for causes_of in (self._causes, *self._one_sided):
@@ -168,14 +172,17 @@ class KnownDifferences:
     def look_up_unpaired(
         self, side: int, record: Record, counts: Callable[[OriginNumber], bool]
     ) -> tuple[frozenset[OriginNumber], Optional[InputNoise]]:
-        """Return the origins, of those that count, or else the noise of an input without a partner. side: 0 of
-        actual."""
+        """Return the origins of the difference of an input without a partner, or else its noise.
+
+        side    0 for actual
+        counts  returns True for the origins to return
+        """
         content = identity_of(record)
         causes = frozenset(filter(counts, self._one_sided[side].get(content, NO_ORIGINS)))
         return causes, None if causes or content is None else self._one_sided_noise[side].get(content)
 
     def _before_copies(self, contents: Optional[_Contents]) -> list[_Contents]:
-        """Return the contents, and those before operators without a partner copied one side of them."""
+        """Return the contents, and those that operators without a partner copied to make one side of them, or both."""
         if contents is None:
             return []
         candidates = [contents]
@@ -194,9 +201,9 @@ def _memory_of(record: Record) -> Optional[_Memory]:
 
 
 def _may_be_part_of(difference: Difference, noise: InputNoise, dtype: str) -> bool:
-    """Return True if a difference may be that of elements of a tensor with known noise.
+    """Return True if the difference may be that of a part of a tensor with known noise.
 
-    No error is larger than the largest of the tensor, but for the rounding to another type.
+    Then no error is larger than the largest error of that tensor, except by rounding to another type.
     """
     measure = difference.measure
     if measure is None or difference.bounds:

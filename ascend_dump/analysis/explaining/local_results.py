@@ -1,7 +1,7 @@
-"""Results of one rank of several that correspond to no tensor of a program on fewer ranks.
+"""Track results of one of several ranks that correspond to no tensor of a program on fewer ranks.
 
-Such a result proves nothing, and neither does what is computed from it: a norm of a gradient before it is reduced,
-the flat buffers of FSDP, indices into a part of a vocabulary.
+A difference of such a result, or of a tensor computed from it, proves nothing. Examples are the norm of a gradient
+before its reduction, the flat buffers of FSDP, and indices into a part of a vocabulary.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ __all__ = [
 NO_COUNTERPART = "computed from what only this rank has, so that the other side has no such tensor"
 NO_COUNTERPART_INPUT = "an input is computed from what only this rank has, so that the other side has no such tensor"
 _LOCAL_REDUCTION = "a result of the part of one rank, which is no term of a sum or mean over ranks"
-#: Operators whose result for a sum is the sum of the results, as long as one input is a term.
+#: Linear operators: if an input is a term of a sum over ranks, the result is a term of a sum too. In a product only one
+#: input may be a term, see `why_local`.
 _LINEAR = frozenset(
     (
         *("add", "sub", "rsub", "neg", "mul", "div", "sum", "mean", "mm", "bmm", "addmm", "matmul", "linear"),
@@ -40,7 +41,7 @@ _LINEAR = frozenset(
         *("addcmul", "baddbmm"),
     )
 )
-#: Operators whose result for one element depends on others along an axis.
+#: Operators whose result for one element depends on other elements along an axis.
 _MIXING = frozenset(
     {
         *("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "softmax", "log_softmax"),
@@ -59,31 +60,34 @@ class MadeAlone(NamedTuple):
 
 
 class LocalResults:
-    """The results of a rank without a counterpart, by their contents and by side (0: actual)."""
+    """The results without a counterpart on the other side, by side (0: actual) and contents."""
 
     def __init__(self) -> None:
         self._contents: tuple[set[Any], set[Any]] = (set(), set())
-        #: By memory of this step: the operator of one side that wrote it last.
+        #: For each side, by memory in this step: the last operator that wrote it, of those that only this side runs.
         self._makers: tuple[dict[Any, Operator], dict[Any, Operator]] = ({}, {})
 
     def begin_step(self) -> None:
-        """Begin a step; the numbers of storages begin anew."""
+        """Begin a step. Storages are numbered anew in each step, so the writers are forgotten."""
         for makers in self._makers:
             makers.clear()
 
     def add(self, a: Optional[Record], b: Optional[Record]) -> None:
-        """Note records of both sides that correspond to nothing."""
+        """Note that neither of two records has a counterpart on the other side."""
         for contents, record in zip(self._contents, (a, b)):
             identity = None if record is None else identity_of(record)
             if identity is not None:
                 contents.add(identity)
 
     def are_local(self, a: Record, b: Record) -> bool:
-        """Return True if one of two tensors is such a result."""
+        """Return True if one of two tensors is a result without a counterpart."""
         return any(identity_of(record) in contents for contents, record in zip(self._contents, (a, b)))
 
     def add_operator(self, side: int, operator: Operator) -> None:
-        """Note an operator that only one side runs. side: 0 of actual."""
+        """Note an operator that only one side (0: actual) runs.
+
+        If one of its inputs has no counterpart, its outputs have none either.
+        """
         contents, makers = self._contents[side], self._makers[side]
         if contents and any(identity_of(record) in contents for record in operator.inputs):
             contents.update(identity for record in operator.outputs if (identity := identity_of(record)) is not None)
@@ -95,7 +99,10 @@ class LocalResults:
                 makers[memory] = source if is_copy and source is not None else operator
 
     def maker(self, a: Optional[Record], b: Optional[Record]) -> Optional[MadeAlone]:
-        """Return the computing operator of one side that made one of two inputs; None if there is none."""
+        """Return the operator that computed one of two inputs and that only one side runs.
+
+        None if there is none, or if such operators of both sides wrote the two inputs.
+        """
         made = [
             None if record is None else makers.get(storage_of(record)) for makers, record in zip(self._makers, (a, b))
         ]
@@ -121,12 +128,12 @@ def why_local(operator: Operator, inputs: Iterable[Pair], output: Pair, *, is_al
     """Return the reason why an output that differs proves nothing; None if it has to agree.
 
     inputs    the pairs of the inputs
-    is_alone  one rank of several alone runs the operator
+    is_alone  only one of several ranks runs the operator
     """
     pairs = list(inputs)
     function = operator.function
     if operator.op_type.startswith(COLLECTIVES):
-        return NO_COUNTERPART  # the result for more ranks; it is checked by the inputs of all ranks
+        return NO_COUNTERPART  # collectives are checked elsewhere, with the inputs of all ranks
     if any(pair.verdict == "unmatched" and pair.actual is not None and pair.reference is not None for pair in pairs):
         return NO_COUNTERPART_INPUT
     if function in NO_INPUTS or function in SHAPED:
@@ -149,7 +156,7 @@ def why_local(operator: Operator, inputs: Iterable[Pair], output: Pair, *, is_al
 
 
 def _is_split_inside(pair: Pair) -> bool:
-    """Return True if the part of a rank is divided along another axis than that of the batch."""
+    """Return True if the tensor is divided among the ranks along an axis other than 0, the axis of the batch."""
     return "along axis 0" not in pair.transformation or " and part" in pair.transformation
 
 
@@ -159,6 +166,9 @@ def only_passes_on(operator: Operator) -> bool:
 
 
 def is_index_into_part(record: Record, pairs: Sequence[Pair]) -> bool:
-    """Return True for an exact input beside the part of a tensor: such as indices into a part of a vocabulary."""
+    """Return True for an input of integers or flags if another input is a part of a tensor.
+
+    For example, these are indices into the part of a vocabulary that a rank has.
+    """
     is_exact = float_kind(record.dtype or "") is None
     return is_exact and any(pair.transformation.startswith("part ") for pair in pairs)

@@ -1,4 +1,4 @@
-"""Drafts of origins during a walk. The drafts of one change of the program become one origin."""
+"""Collect drafts of origins during a walk, and merge the drafts that one change of the program explains."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ascend_dump.common.units import counted
 
 __all__ = ["LAST", "Draft", "Drafts", "add_effect", "explain", "importance", "stretch_draft"]
 
-#: Operators, or inputs, that a line of evidence names.
+#: Maximum number of operators or inputs that a line of evidence names.
 _MOST_NAMED = 4
-#: By whether the reference does it: gradients of several backward passes are added.
+#: Evidence that one side adds the gradients of several backward passes; the second if the reference does.
 _ACCUMULATED = ("gradients were accumulated", "gradients were accumulated in the reference only")
-#: Parameters that are reported by their names.
+#: Up to this number, differing parameters are reported by name; for more, only their number is reported.
 _FEW = 2
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
 LAST = ("amplification", "uninitialised")
@@ -33,7 +33,7 @@ class Draft:
     hidden    reported only if later differences depend on it: an operator of one side, or uninitialised memory, which
               always differs
     reshaped  only the shape differs: another way to compute the same, if later tensors are equal again
-    joined    the key of the drafts that are reported as one; None: it is reported by itself
+    joined    drafts with the same key are reported as one origin; None: the draft is reported by itself
     arguments the differing arguments, which are part of the evidence
     summary   the first evidence if several drafts are reported as one; {count} stands for their number
     """
@@ -57,7 +57,7 @@ class Draft:
         self.explains = 0
         self.hidden = hidden
         self.reshaped = reshaped
-        #: True if a tensor of one shape on both sides differs because of it.
+        #: True if a tensor with the same shape on both sides differs because of it.
         self.changes_values = False
         #: True if tensors computed from it are equal again.
         self.settled = False
@@ -76,13 +76,13 @@ class Draft:
         self.reaches_results = reaches or self.reaches_results is True
 
     def add_border(self, pair: Pair) -> None:
-        """Note a tensor that left a stretch with a difference, and that differs because of it."""
+        """Note a tensor that left the stretch of this draft, and that differs because of the stretch."""
         if not self.has_border:
             self.evidence.append(f"its result differs, read as {pair.record.label}: {pair.reason}")
         self.has_border = self.changes_values = True
 
     def add_unknown(self, pair: Pair) -> None:
-        """Note a tensor that differs, and is made of results of this stretch that were not compared."""
+        """Note a tensor that differs, and that is computed from results of this stretch that were not compared."""
         if self.kind != "unknown":
             self.kind = "unknown"
             self.evidence.append(
@@ -126,7 +126,7 @@ class Drafts:
         return [self._drafts[number] for number in numbers]
 
     def certain(self, numbers: Iterable[OriginNumber]) -> frozenset[OriginNumber]:
-        """Return the numbers of those that are reported whatever depends on them."""
+        """Return the numbers of the drafts that are reported even if no later difference depends on them."""
         return frozenset(number for number in numbers if self._drafts[number].is_certain)
 
     def are_undefined(self, causes: Collection[OriginNumber]) -> bool:
@@ -143,7 +143,7 @@ class Drafts:
         return [_origin(self._summary(group), *group) for group in sorted(groups.values(), key=lambda g: order(g[0]))]
 
     def _summary(self, group: Sequence[Draft]) -> str:
-        """Return the first evidence for drafts that are reported as one; "" for that of the first one."""
+        """Return the first line of evidence for drafts that are reported as one; "" to keep that of the first draft."""
         first = group[0]
         if first.kind == "parameter" and len(group) > _FEW:
             total = max(len(self.parameters.get(first.pair.record.step, ())), len(group))
@@ -155,7 +155,7 @@ class Drafts:
 def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
     """Return the draft of an origin at a stretch: its first operator that computes, if possible one of actual.
 
-    states: what one side alone updates there, and later steps read
+    states: names of the states that the stretch updates on one side only, and that later steps read
     """
     here, there = stretch.operators
     both = [*here, *there]
@@ -168,7 +168,7 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
     if added[0] != added[1]:
         summary = f"{_ACCUMULATED[added[1]]}: {{count}} gradients were not zero when the step began"
         return Draft("structure", pair, [summary.format(count=1)], hidden=True, joined=summary, summary=summary)
-    # Operators of one source line are one change of the program, in each layer.
+    # Operators of one source line are one change of the program, even if several layers run the line.
     types = (tuple(operator.op_type for operator in here), tuple(operator.op_type for operator in there))
     joined = (of_actual, first.module, first.source) if not (here and there) else (types, first.source)
     evidence = [text]
@@ -225,10 +225,11 @@ class _Ranked(Protocol):
 
 
 def importance(origins: Iterable[_Ranked]) -> Callable[[_Ranked], tuple[bool, bool, bool]]:
-    """Return the sort key of some origins: first those with compared inputs, then those of unknown inputs, then `LAST`.
+    """Return a sort key for these origins: first those with compared inputs, then the kind "unknown", then `LAST`.
 
-    Operators between two passes, such as an optimizer's, come after the origins of the pass before them: where one
-    program has no gradient of a parameter, its optimizer does not update it.
+    From the first step with an origin in the forward pass on, origins at operators outside of the passes, such as an
+    optimizer's, come after those inside. The reason: if one program has no gradient of a parameter, its optimizer does
+    not update it.
     """
     records = [origin.pair.record for origin in origins if origin.kind not in LAST]
     first_pass = min((record.step or 0 for record in records if record.phase == "forward"), default=None)
@@ -271,7 +272,7 @@ def _origin(summary: str, first: Draft, *joined: Draft) -> Origin:
 
 
 def _short_name(first: Draft, draft: Draft) -> str:
-    """Return the name of the operator; of another input of the first operator the name of the input."""
+    """Return the name of the operator of a draft, or that of the tensor if it is of the first draft's operator."""
     record = draft.pair.record
     return record.op_name if record.op_name != first.pair.record.op_name else f"{record.io}.{record.index}"
 

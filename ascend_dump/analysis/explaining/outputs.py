@@ -40,9 +40,10 @@ from ascend_dump.reading import Record
 
 __all__ = ["judge_outputs"]
 
-#: An output with an error so many times that of its inputs was computed wrongly, even if the operator enlarges errors.
+#: If the error of an output is this many times the largest of its inputs, the operator computed wrongly, even if it is
+#: one that enlarges errors.
 _COMPUTE = 100.0
-#: Operators of each side that a line of evidence names.
+#: Maximum number of operators of each side that a line of evidence names.
 _MOST_BETWEEN = 3
 _SAME_STATE = "the generator state is the same on both sides"
 _OTHER_STATE = "the generator state differs already: seed both programs alike, or find the extra random call"
@@ -75,7 +76,7 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     if difference.verdict == "equal":
         state.known.forget(difference.contents)
         if b is not None and b.attrs.get("skipped") == UNINITIALISED:
-            # An operator that writes a part of this memory may read all of it.
+            # An operator may write only a part of this memory and then read all of it, with undefined values.
             evidence = [f"{pair.record.label}: {pair.reason}"]
             origin = state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))
             state.remember(pair, None, frozenset({origin}))
@@ -87,7 +88,7 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     memory = storage_of(a), storage_of(b)
     is_cast = operators.is_cast or memory in state.cast_memory
     if is_cast and difference.verdict == "structure" and a.shape == b.shape and is_no_value(a) and is_no_value(b):
-        # Allocated for a tensor that is cast, and not written yet.
+        # The memory is allocated for a tensor that one program casts, and is not written yet.
         state.cast_memory.add(memory)
         return replace(pair, verdict="noise", reason=NO_VALUE_YET)
     if is_cast and difference.verdict == "structure" and difference.contents is not None:
@@ -106,7 +107,7 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         if pair.verdict != "different":
             return pair
     elif flips_in(operators.noise) and not operators.causes and a.dtype == b.dtype:
-        # The number of elements may follow from flags: those of a mask that are true, for example.
+        # The number of elements may depend on flags, for example on how many elements of a mask are true.
         size = math.prod(b.shape or ())
         state.known.add_noise(difference, type_of(a, b), operators.noise_causes, operators.noise, size)
         return replace(pair, verdict="noise", explained=True, reason=FOLLOWS_FLIPS, undefined=FOLLOWS_FLIPS)
@@ -130,7 +131,7 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
 
 
 def _reads_local(state: RankState, operators: OperatorPair) -> bool:
-    """Return True if an input is computed from what one rank of several has, and the other side has not."""
+    """Return True if an input is a result of one of several ranks that has no counterpart on the other side."""
     pairs = [(pair.actual, pair.reference) for pair in operators.inputs]
     return any(a is not None and b is not None and state.local.are_local(a, b) for a, b in pairs)
 
@@ -189,7 +190,10 @@ def _judge_values(
 
 
 def _aligned(state: RankState, match: Match, a: Record, b: Record) -> Optional[tuple[Match, Record, Record]]:
-    """Return the match and the output with the same elements on both sides; None if ranks combine their values."""
+    """Return the match and its output, rearranged to the same elements on both sides.
+
+    None if that is not possible, for example because values of several ranks are combined.
+    """
     shards = state.differences.shards
     if shards is None or match.tensors is not None:
         return None
@@ -209,7 +213,7 @@ def _aligned(state: RankState, match: Match, a: Record, b: Record) -> Optional[t
 
 
 def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> OriginNumber:
-    """Add an origin, and return its number; that of an earlier step if its call had the same differing arguments.
+    """Add an origin, and return its number; that of an earlier call if its arguments differed in the same way.
 
     pair: the first output that differs
     """
@@ -263,7 +267,7 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
             reference=None if is_of_actual else record,
             reason=reason,
         )
-    # Shards and other layouts differ in shape too; that alone is no difference of values.
+    # Shards and other layouts have other shapes. So a different shape alone does not prove that values differ.
     reshaped = pair.verdict == "structure" and not pair.has_one_shape
     texts = [argument.text for argument in arguments]
     return Draft(
@@ -278,7 +282,7 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
 
 
 def _of_ranks(state: RankState, pair: Pair) -> list[str]:
-    """Return how several ranks differ from one that has the whole."""
+    """Return the evidence of how the parts on several ranks differ from the whole tensor on one rank."""
     shards = state.differences.shards
     if shards is None or pair.actual is None or pair.reference is None:
         return []
@@ -286,9 +290,10 @@ def _of_ranks(state: RankState, pair: Pair) -> list[str]:
 
 
 def _added_before(match: Match) -> Optional[tuple[bool, Record]]:
-    """Return an input of an operator that only one side runs before the same operator; True if it is of actual.
+    """Return the input of an operator that only one side runs before this operator; True if that side is actual.
 
-    Between frameworks, inputs are those of such operators: their own results have no partner.
+    None if no side or both sides run such operators. Between frameworks, results of operators without a partner have no
+    partner either. So the match of the next operator has the inputs of these operators as its inputs.
     """
     if match.tensors is None or operation(match.actual.op_type) != operation(match.reference.op_type):
         return None
@@ -310,7 +315,7 @@ def _others_between(match: Match) -> list[str]:
 
 
 def _read_by_others(match: Match) -> tuple[list[Record], list[Record]]:
-    """Return the inputs on each side that operators before it read, between frameworks."""
+    """Return, on each side, the inputs of a match between frameworks that an earlier operator reads in its place."""
     if match.tensors is None:
         return [], []
     sides = ((match.actual, (a for a, _ in match.inputs)), (match.reference, (b for _, b in match.inputs)))
@@ -324,7 +329,8 @@ def _read_by_others(match: Match) -> tuple[list[Record], list[Record]]:
 def _call_key(operator: Operator, arguments: Sequence[str]) -> Optional[Hashable]:
     """Return the key of calls with different arguments that one change of the program explains; None if unknown.
 
-    An optimizer calls many operators with numbers that follow from one setting. In modules, layers are alike.
+    An optimizer calls many operators with numbers that follow from one setting, so they have one key per source line.
+    In modules, calls of one operator on one line with the same arguments have one key, because layers are alike.
     """
     if not operator.source:
         return None
@@ -341,7 +347,7 @@ def _origin_kind(operators: OperatorPair, pair: Pair, inputs: InputEvidence, has
     if operators.match.reference.function in RANDOM:
         return "random"
     if op_type.startswith(COLLECTIVES) and not inputs.unread:
-        # The inputs of all ranks may be recorded, apart from its outputs; `over_ranks` compares them.
+        # The inputs of all ranks may be recorded elsewhere in the dump; `over_ranks` compares them.
         return "collective"
     if inputs.may_differ:
         return "unknown"

@@ -1,4 +1,4 @@
-"""Origins as findings for the report, the commands that show their tensors, and facts about the runs of a dump."""
+"""Prepare a comparison for the report: findings, commands that show their tensors, and facts about the runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "tensor_commands",
 ]
 
-#: Runs of one dump that a page shows.
+#: Maximum number of runs of one dump that a page shows.
 _MOST_RUNS = 8
 
 
@@ -44,7 +44,7 @@ class ComparedSides(Protocol):
 
 
 def origin_finding(origin: Origin, compared: ComparedSides) -> Finding:
-    """Return an origin of a comparison as a finding, with the commands that show its tensors."""
+    """Return the finding for an origin of a comparison, with the commands that show its tensors."""
     return Finding(
         "first seen" if origin.first_seen else "origin",
         origin.op_name,
@@ -62,7 +62,7 @@ def origin_finding(origin: Origin, compared: ComparedSides) -> Finding:
 
 
 def changed_finding(call: ChangedCall, *, several_ranks: bool) -> Finding:
-    """Return an operator that is called with other arguments as a finding."""
+    """Return the finding for an operator that is called with different arguments."""
     return Finding(
         "changed",
         call.op_name,
@@ -77,7 +77,10 @@ def changed_finding(call: ChangedCall, *, several_ranks: bool) -> Finding:
 
 
 def run_facts(dump: Dump, side: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the state, the request, the command and the versions of the runs of a dump; equal facts once."""
+    """Yield facts about the runs of a dump, as name and text: state, request, command and versions.
+
+    If several runs have the same request, command or version, it is yielded once.
+    """
     runs = dump.runs()
     yielded: set[tuple[str, str]] = set()
     for number, run in enumerate(runs[:_MOST_RUNS], 1):
@@ -107,7 +110,8 @@ def operator_command(verb: str, dump: Path, record: Record) -> str:
 def tensor_commands(actual: Path, reference: Path, pair: Pair) -> list[str]:
     """Return the commands that print the tensors of the operator of a pair.
 
-    The list is empty if a side has no tensors, and for modules: the operators of a module are in neither dump.
+    The list is empty if the values of a side cannot be read. It is also empty for a module, because neither dump
+    contains the operators of the module.
     """
     sides = [
         (dump, record) for dump, record in ((actual, pair.actual), (reference, pair.reference)) if record is not None
@@ -127,9 +131,10 @@ def has_values(record: Record) -> bool:
 
 
 def capture_command(request: DumpRequest, dump: Optional[Dump] = None) -> str:
-    """Return the command that runs the program with this request; with the command that made the dump, if it is known.
+    """Return a shell command that runs the program with this request.
 
-    A program that came from standard input or from a text is in no command.
+    The program and its arguments are those of the run that made the dump. If they are not recorded, or if the program
+    came from standard input or from a text, "…" stands for them.
     """
     recorded = next((text for run in dump.runs() for name, text in run.made if name == "command"), "") if dump else ""
     program = recorded.partition(" ")[0]

@@ -91,7 +91,7 @@ class EqualLater(EqualStep):
 
 
 class PairsLater(LazyPairs):
-    """Pairs with known verdicts; everything else is created when they are accessed."""
+    """Pairs whose verdicts are known. The pairs themselves are created when one of them is accessed."""
 
     def __init__(self, verdicts: Sequence[str], create: Callable[[], list[Pair]]) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Pairs(Sequence[Pair]):
         return Pairs([part if isinstance(part, EqualStep) else list(map(change, part)) for part in self._parts])
 
     def without_unmatched(self) -> Pairs:
-        """Return the pairs that have a partner: those of `looked_at` with another verdict, and all others."""
+        """Return the pairs without those that have the verdict "unmatched"."""
         if not self.verdicts()["unmatched"]:
             return self
         return Pairs(

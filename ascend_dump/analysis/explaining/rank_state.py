@@ -1,4 +1,4 @@
-"""The state of the walk over one rank: it is shared by the judges of inputs and outputs."""
+"""The state of the walk over one rank, which the judges of inputs and outputs share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ascend_dump.reading import Record
 
 __all__ = ["FOLLOWS", "FOLLOWS_ROUNDING", "FOLLOWS_UNDEFINED", "NO_VALUE_YET", "OperatorPair", "RankState", "extent"]
 
-#: Reasons of differences that known ones explain.
+#: The reasons of differences that follow from known ones.
 FOLLOWS = "follows from an earlier difference"
 FOLLOWS_ROUNDING = "follows from earlier rounding"
 FOLLOWS_UNDEFINED = "follows from a tensor without a defined value"
@@ -50,7 +50,7 @@ class OperatorPair:
 
     def __init__(self, match: Match) -> None:
         self.match = match
-        # Another name in another framework is no change of the program.
+        # Frameworks name operators differently, so another name proves nothing between frameworks.
         self.is_replaced = match.tensors is None and (
             operator_class(match.actual.op_type) != operator_class(match.reference.op_type)
         )
@@ -77,23 +77,23 @@ class OperatorPair:
 
     @property
     def has_equal_inputs(self) -> bool:
-        """True if all inputs that it reads were compared and are equal."""
+        """True if all inputs with a defined value were compared and are equal."""
         return all(pair.verdict == "equal" or pair.undefined for pair in self.inputs)
 
     @property
     def is_blind(self) -> bool:
-        """True if no input could be compared, so that each may differ by rounding."""
+        """True if there are inputs, but none could be compared: each may differ by rounding."""
         return any(self.match.unpaired_inputs) and not any(map(is_compared, self.inputs))
 
 
 @dataclass
 class RankState:
-    """The knowledge of one rank at one moment of the walk.
+    """The state of the walk over one rank.
 
-    casts       contents of tensors in another type on both sides, because one program casts what they are made of
+    casts       contents of pairs of tensors whose types differ because one program casts the tensors they are made of
     cast_memory memory of this step that is allocated for such tensors, and has no value yet
-    wirings     origins at inputs that read another tensor, by the name of the operator and the evidence
-    rebuilt     origins where the programs are built differently in this step, and their operators or stretches
+    wirings     origins at inputs that read another tensor than in the reference, by operator name and evidence
+    rebuilt     origins where the programs are built differently in this step, each with its operators or stretch
     local       results of one rank of several that correspond to no tensor of the other side
     unreadable  number of unreadable records so far
     """
@@ -116,7 +116,7 @@ class RankState:
 
     @property
     def has_parts(self) -> bool:
-        """True if one side has more ranks, so that tensors of one rank may be parts of those of the other side."""
+        """True if one side has more ranks, so that a tensor of a rank may be a part of a tensor of the other side."""
         return self.differences.shards is not None
 
     def compare(self, match: Optional[Match], a: Optional[Record], b: Optional[Record]) -> tuple[Difference, Pair]:
@@ -138,7 +138,7 @@ class RankState:
         return difference.contents in self.casts or any(made.stretch.casts for made in makers)
 
     def look_up_unpaired(self, side: int, record: Record) -> tuple[frozenset[OriginNumber], Optional[InputNoise]]:
-        """Return the origins and the noise of an input without a partner. side: 0 of actual.
+        """Return the origins and the noise of an input of one side (0: actual) without a partner.
 
         Hidden origins are left out: an operator that only one side runs does not prove that values differ.
         """
@@ -165,9 +165,9 @@ class RankState:
         return Border(stretches, replace(pair, explained=True), causes, difference.contents), None
 
     def leave(self, border: Border) -> None:
-        """Note that a tensor which leaves stretches differs, and that its reader is no proof of the contrary."""
+        """Note that a tensor which leaves stretches differs, and that the result of its reader differs too."""
         drafts = self.drafts.of(border.causes)
-        # Another shape may be another way to compute the same.
+        # A different shape alone does not prove that the values differ.
         for stretch in border.stretches if border.pair.has_one_shape else ():
             stretch.differs = True
             if stretch.number in border.causes:

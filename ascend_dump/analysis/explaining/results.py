@@ -17,16 +17,17 @@ class Pair:
     """Two records of the same tensor of the program, one of each side; a record without a partner has None.
 
     how, confidence   how the operators were paired, and how reliable that is (1.0 certain, 0.5 by position only);
-                      "border": different operators made the same result
+                      "border": results of different operators that correspond to each other
     transformation    applied to `actual` before the comparison: "identity", "cast" (to another type),
                       "reshape", "permute(0, 3, 1, 2)" (axes in this order), "NC1HWC0→NCHW" (blocked device layout
-                      undone, padding removed; "… of the reference" if it was applied to that), "part 1 of 2 along
-                      axis 0" (one rank of several against one rank), "sum over 2 ranks" (each has a partial sum)
+                      undone, padding removed; "… of the reference" if the reference was transformed instead), "part 1
+                      of 2 along axis 0" (one rank of several against one rank), "sum over 2 ranks" (each has a
+                      partial sum)
     verdict           "equal", "noise", "undecided" (only statistics, which agree), "unmatched", "structure",
                       "different" or "unreadable"
     reason            the verdict in words, with numbers
-    measure           the numbers (`Measure`); None if no values had to be read or could be read
-    explained         an earlier record has this difference already
+    measure           the numbers (`Measure`); None if the values were not needed or could not be read
+    explained         the difference follows from that of an earlier record
     undefined         the reason why the tensor has no defined value and is not judged; "" if it has one
     """
 
@@ -85,7 +86,7 @@ class Pair:
 
 
 class Crossing(NamedTuple):
-    """Two operators paired by weak evidence, against the order of pairs with stronger evidence.
+    """Two operators that weak evidence pairs although they are in another order than pairs with stronger evidence.
 
     actual, reference  their names
     how, confidence    as in `Pair`
@@ -100,7 +101,7 @@ class Crossing(NamedTuple):
 
 
 class Rebuilt(NamedTuple):
-    """A part of the programs that is built differently, and whose results agree.
+    """A part of the program that both sides build from different operators, with results that agree.
 
     name               its module, else its first operator
     actual, reference  number of operators of each side
@@ -149,7 +150,7 @@ class _OfOperator:
 class ChangedCall(_OfOperator):
     """An operator that is called with different arguments, while its inputs differ too.
 
-    An origin explains the inputs. The effect of the arguments cannot be measured: check the program.
+    An earlier origin explains the inputs. So the effect of the arguments cannot be measured: check the program.
 
     pair       its first output that differs
     arguments  such as "eps: 0.001 here, 1e-05 in the reference"
@@ -175,10 +176,10 @@ class Origin(_OfOperator):
     """A difference that no earlier record explains.
 
     kind       one of `KINDS`
-    pair       the first pair that has it: an input for "input" and "parameter", else an output
+    pair       the first pair that has it: an input for "input", "parameter" and "wiring", else an output in most cases
     evidence   the facts that support it, with numbers
     explains   number of later pairs whose differences were traced to it
-    first_seen earlier operators are not recorded, or were not read: the cause may be there
+    first_seen the cause may be in earlier operators or inputs, which are not recorded or could not be read
     next       settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
     """
 

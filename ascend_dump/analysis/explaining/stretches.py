@@ -1,7 +1,8 @@
 """Judge the parts of two programs that are built differently, by the tensors that leave them.
 
-A stretch agrees if every tensor that leaves it does, however its insides differ: then it is no origin. If one differs,
-the difference follows from an earlier one that enters the stretch, or else the stretch is the origin.
+Such a part is called a stretch. It agrees if every tensor that leaves it agrees, whatever differs inside; then it is no
+origin. If a tensor that leaves it differs, this follows from a difference that enters the stretch. If none enters, the
+stretch is the origin.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["Border", "EnteredStretch", "MadeInside", "Stretches"]
 
 @dataclass
 class EnteringNoise:
-    """A difference within rounding, and its tensors: of actual, and of the reference."""
+    """A difference within rounding that enters a stretch, with its tensor of actual and that of the reference."""
 
     noise: InputNoise
     records: list[Optional[Record]] = field(default_factory=lambda: [None, None])
@@ -35,18 +36,18 @@ class EnteringNoise:
 class EnteredStretch:
     """A stretch during the walk.
 
-    number   that of its draft of an origin
+    number   the number of the draft of an origin at it
     order    its number among all stretches
     step     the number of the walked step
     causes   origins of the differences that enter it
-    before   stretches that it reads from: those of the forward pass, for gradients
+    before   earlier stretches, also of earlier steps, with outputs that it reads
     entering differences within rounding that enter it, by their identity
     agreed   number of tensors that left it and agree
     differs  a tensor that left it differs
     readers  paired operators that read a difference, by their position in the reference
-    is_known the number is that of an origin elsewhere, whatever was compared here
+    is_known `number` is an origin elsewhere that explains the stretch, even if no tensor of it was compared
     result_differs  a result of the program that it makes differs
-    is_absorbed  what differs inside and behind it reaches no result
+    is_absorbed  no difference inside it, or computed from one, reaches a result
     """
 
     stretch: Stretch
@@ -94,7 +95,7 @@ class EnteredStretch:
         entering.records[side] = record
 
     def noise_of(self, result: Record) -> list[EnteringNoise]:
-        """Return the noise that may be in a result: of a parameter only that of its gradient and states."""
+        """Return the noise that may have reached a result; for a parameter only that of its gradient and states."""
         entering = list(self.entering.values())
         name = parameter_name(result)
         named = [noise for noise in entering if name and name in map(parameter_name, filter(None, noise.records))]
@@ -104,7 +105,7 @@ class EnteredStretch:
         """Return the origins of a difference that leaves it."""
         entered: dict[int, frozenset[OriginNumber]] = {}
         leaving: dict[int, frozenset[OriginNumber]] = {}
-        # One after the other, because stretches of many steps form long chains.
+        # Without recursion, because stretches of many steps form long chains.
         for stretch in self._with_earlier():
             causes = set(stretch.causes - {stretch.number})
             for before in stretch.before:
@@ -129,9 +130,9 @@ class EnteredStretch:
         return [stretches[order] for order in sorted(stretches)]
 
     def _earlier_origins(self) -> frozenset[OriginNumber]:
-        """Return the stretches of earlier steps that were not compared, if they are in both programs.
+        """Return the origins at stretches of earlier steps of which no tensor was compared, if both programs have some.
 
-        Each side has parameters that the other lacks: they are not compared when they are updated.
+        In that case each side has parameters that the other lacks, whose updates were not compared.
         """
         before = [stretch for stretch in self.before if stretch.step < self.step and stretch.is_open]
         in_both = all(any(stretch.stretch.operators[side] for stretch in before) for side in (0, 1))
@@ -167,7 +168,7 @@ class Stretches:
         self._made: tuple[dict[Any, MadeInside], dict[Any, MadeInside]] = ({}, {})
 
     def begin_step(self, of: Mapping[tuple[int, int], Stretch]) -> None:
-        """Begin a step. of: by side (0: actual) and position of an operator."""
+        """Begin a step. of: the stretches, by side (0: actual) and position of each of their operators."""
         self._of = of
         self._steps += 1
         self._entered = {}
@@ -197,15 +198,15 @@ class Stretches:
             entered.before.append(source.stretch)
 
     def add_output(self, side: int, entered: EnteredStretch, operator: Operator, record: Record) -> None:
-        """Note an output of an operator of a stretch; a view leaves the operator that computed the tensor."""
+        """Note an output of an operator of a stretch. A view does not replace the operator that computed the tensor."""
         content = identity_of(record)
         if content is not None and (computes(operator) or content not in self._made[side]):
             self._made[side][content] = MadeInside(entered, operator, record)
 
     def makers(self, contents: Optional[tuple[Any, Any]], *, of_values: bool = False) -> list[MadeInside]:
-        """Return the tensors of a pair that stretches made, of each side.
+        """Return the tensors of a pair, of either side, that stretches made.
 
-        of_values: without views of tensors that were made elsewhere; they change shapes, and no values
+        of_values: without views of tensors that were made elsewhere, because views change shapes but no values
         """
         tensors = [makers.get(content) for makers, content in zip(self._made, contents or ())]
         return [
@@ -213,7 +214,7 @@ class Stretches:
         ]
 
     def left_by(self, reader: Operator, record: Record) -> list[EnteredStretch]:
-        """Return the stretch that made an input of an operator of the reference, by the data flow."""
+        """Return the stretch that made an input of an operator of the reference, by the data flow; [] if none did."""
         stretch = self._exits.get((reader.position, record.index))
         entered = None if stretch is None else self._entered.get(id(stretch))
         return [] if entered is None else [entered]
@@ -237,7 +238,7 @@ class Stretches:
         return {id(record) for operator in operators for record in (*operator.inputs, *operator.outputs)}
 
     def rebuilt(self) -> list[Rebuilt]:
-        """Return the stretches of the step that agree, but for those of views, copies and constants."""
+        """Return the stretches of the step that agree, except those of views, copies and constants only."""
         rebuilt = []
         for stretch in self._agreeing():
             actual, reference = stretch.operators

@@ -47,11 +47,11 @@ class Divergence:
     """The walk over the steps of one rank."""
 
     def __init__(self, rules: Rules, rerun: Optional[Rerun] = None) -> None:
-        """rerun: runs operators with different outputs again."""
+        """rerun: replays operators whose outputs differ."""
         self._state = RankState(rules, rerun, NoiseJudge(rules, None if rerun is None else rerun.settles))
         #: By module or operator: parts that are built differently and agree.
         self._rebuilt: dict[str, Rebuilt] = {}
-        #: Drafts of what one side alone updates at the end of the last step.
+        #: Drafts at updates that only one side runs at the end of the last step.
         self._last_updates: list[Draft] = []
         self.begin_step(())
 
@@ -66,13 +66,14 @@ class Divergence:
         stretches: Optional[Mapping[tuple[int, int], Stretch]] = None,
         wiring: Optional[Wiring] = None,
     ) -> None:
-        """Begin a step; the numbers of storages begin anew.
+        """Begin a step. Storages are numbered anew in each step.
 
         reference  all operators of the reference
         cast       the types of actual and of the reference, if a whole program computes in another type
-        views      for two frameworks, by contents of each side: the contents viewed. Layouts may differ
+        views      for two frameworks, and each side: the contents of viewed tensors, by the contents of the view. If it
+                   is given, layouts may differ
         types      for two frameworks: the types in which each side has a tensor
-        spread     another run of the reference
+        spread     another run of the reference, to compare its step with
         stretches  the stretch of each operator without a partner, see `stretches_of`
         wiring     the sources of all inputs
         shards     the tensors of other ranks, if the ranks of one side have parts of those of the other side
@@ -96,18 +97,19 @@ class Divergence:
         #: By position in the reference: paired operators of which a tensor differs.
         self._differing: dict[int, Differing] = {}
         self._wiring = wiring
-        #: Pairs that differ, while everything that is computed from them agrees.
+        #: Identities of pairs that differ, although everything that is computed from them agrees.
         self._ending: set[int] = set()
         self._inputs = InputJudge(state, reference, wiring)
         self._calls = ApiCalls()
-        #: Unreadable records of this step that are in a pair already.
+        #: Identities of unreadable records of this step that are in a pair already.
         self._broken: set[int] = set()
-        #: Records of this step that are in no pair of their own.
+        #: Identities of records that need no pair of their own: they are inside a stretch that agrees, or in a pair of
+        #: results.
         self._inside: set[int] = set()
 
     @property
     def is_clean(self) -> bool:
-        """True while no difference is known: a step with equal bytes leaves the state as it is."""
+        """True while no difference is known. Then a step with equal bytes does not change the state."""
         return not self._state.known
 
     def walk(self, match: Match) -> list[Pair]:
@@ -201,7 +203,7 @@ class Divergence:
             state.drafts[number].add_reach(number in reached)
             if isinstance(node, EnteredStretch) and node not in leading:
                 node.is_absorbed = True
-        # Parameters that later steps read differ because of the others.
+        # The other origins explain the differences of parameters that later steps read.
         state.known.drop_causes({number for number in ending if state.drafts[number].reaches_results is False})
         for position, differing in self._differing.items():
             if position not in leading and differing.causes <= ending:
@@ -234,7 +236,7 @@ class Divergence:
             state.arguments.add_number(match, operators.inputs[0], operators.causes, operators.noise)
         cause = state.arguments.cause_of(match, operators.is_replaced)
         if operators.causes:
-            # Its inputs explain it better than a part of the forward pass that is built differently.
+            # The inputs explain the difference better than a part of the forward pass that is only built differently.
             cause = cause._replace(origins=state.drafts.certain(cause.origins))
         if state.arguments.forward_origins(match.reference):
             for draft in state.drafts.of(cause.origins - operators.causes):
@@ -243,7 +245,7 @@ class Divergence:
         operators.noise.extend(cause.noise)
 
     def _judge_borders(self, operators: OperatorPair, outputs: Sequence[Pair]) -> None:
-        """Decide on the inputs that leave stretches and differ: they do not if the outputs are the same."""
+        """Decide on differing inputs that leave stretches: their differences are disregarded if all outputs agree."""
         state = self._state
         results = [
             pair.verdict for pair in outputs if pair.record.io != "input" and math.prod(pair.record.shape or ()) > 1
@@ -260,7 +262,7 @@ class Divergence:
             operators.inputs[number] = replace(border.pair, verdict="noise", reason=_SAME_RESULT)
 
     def _settle(self, operators: OperatorPair, outputs: Sequence[Pair]) -> None:
-        """Note that the inputs differ and an output does not; a single number may be equal by chance."""
+        """Note at the origins of the inputs that an output agrees; single numbers may agree by chance."""
         for pair in outputs:
             size = math.prod(pair.record.shape or ())
             if pair.record.io != "input" and pair.verdict in ("equal", "noise") and size > 1:
@@ -273,7 +275,7 @@ class Divergence:
         if all(pair.verdict == "equal" for pair in pairs):
             arguments.add_equal(match)
         elif any(pair.record.io == "input" and pair.verdict == "structure" for pair in pairs):
-            # Arguments may follow from a shape.
+            # Some arguments follow from the shape of an input.
             arguments.add_reshaped(match.reference, operators.causes)
         else:
             outputs = (pair for pair in pairs if pair.record.io != "input" and pair.explained and pair.differs)
@@ -305,13 +307,14 @@ class Divergence:
         states = self._wiring.states_written(side, stretch.operators[side])
         draft = stretch_draft(stretch, [self._wiring.named(side, record) for record in states])
         if states and stretch.operators[side][-1].position > self._wiring.last_paired[side]:
-            # The recording of the other side may have ended before, unless it has another step.
+            # The recording of the other side may have ended before this update. If a further step is recorded, it did
+            # not, and `begin_step` makes the draft visible.
             draft.hidden = True
             self._last_updates.append(draft)
         return draft
 
     def _enter_stretch(self, side: int, operator: Operator, outputs: Sequence[Pair]) -> None:
-        """Note an operator that only one side runs, with what it reads and makes."""
+        """Note an operator that only one side runs, with its inputs and outputs."""
         state = self._state
         stretch = state.stretches.stretch_of(side, operator)
         entered = state.stretches.entered(stretch)

@@ -1,4 +1,4 @@
-"""Inputs that read another tensor than in the reference, and states that one program alone writes."""
+"""Find operators that read another tensor than in the reference, and states that only one program writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ascend_dump.reading import Record
 
 __all__ = ["NOT_WRITTEN", "Wiring"]
 
-#: Operators that begin a sum or a gradient anew.
+#: Operators that overwrite a tensor, such as a sum or gradient, to begin it anew.
 _FILLS = ("zero", "fill", "copy")
 NOT_WRITTEN = "no recorded operator wrote it before"
 
@@ -26,7 +26,7 @@ class Wiring:
 
     def __init__(self, actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]) -> None:
         self._operators = actual, reference
-        #: For each side, by the position of a paired operator: that in the reference.
+        #: For each side: the positions of its paired operators, with the position of the pair in the reference.
         self.partners = (
             {match.actual.position: match.reference.position for match in matches},
             {match.reference.position: match.reference.position for match in matches},
@@ -55,7 +55,7 @@ class Wiring:
 
     @cached_property
     def _names(self) -> tuple[dict[int, str], dict[int, str]]:
-        """By the storage of each side: the name of its parameter."""
+        """For each side, by the number of a storage: the name of the parameter in it."""
         return self._named(0), self._named(1)
 
     def _named(self, side: int) -> dict[int, str]:
@@ -68,7 +68,7 @@ class Wiring:
         return record.parameter or ("" if storage is None else self._names[0].get(storage[0], ""))
 
     def explain(self, match: Match, a: Record, b: Record) -> tuple[bool, list[str]]:
-        """Return whether an input reads another tensor than in the reference, and the evidence that there is."""
+        """Return True if an input reads another tensor than in the reference, and the evidence on its sources."""
         sources = self._source(0, match.actual, a), self._source(1, match.reference, b)
         roots = [None if source is None else source.root for source in sources]
         if roots[0] is None or roots[1] is None:
@@ -83,9 +83,9 @@ class Wiring:
         return True, [f"reads {names[0]} here, {names[1]} in the reference"]
 
     def states_written(self, side: int, operators: Sequence[Operator]) -> list[Record]:
-        """Return the outputs by which operators of one side (0: actual) update what is older than the step.
+        """Return the outputs with which operators of one side (0: actual) update tensors that are older than the step.
 
-        Gradients, and what the other side writes too, are left out.
+        Gradients are left out, and so are tensors that the other side writes too.
         """
         flow = self.flows[side]
         before: dict[int, Record] = {}
@@ -104,7 +104,7 @@ class Wiring:
         ]
 
     def _is_changed(self, side: int, before: Record, after: Record) -> bool:
-        # Counts of steps are single numbers; another program has them in Python.
+        # Step counts are single numbers. The other program may keep them in Python, so single numbers are left out.
         is_float = float_kind(after.dtype or "") is not None and math.prod(after.shape or ()) > 1
         name = self._names[side].get((storage_of(after) or (-1,))[0], after.parameter or "")
         if not is_float or name.endswith(".grad") or after.content is None or after.content == before.content:
@@ -113,7 +113,7 @@ class Wiring:
 
     @cached_property
     def _written(self) -> tuple[set[object], set[object]]:
-        """The contents that each side makes."""
+        """For each side: the contents of all outputs."""
         sides: list[set[object]] = [
             {output.content for one in operators for output in one.outputs} for operators in self._operators
         ]
@@ -121,7 +121,7 @@ class Wiring:
 
     @cached_property
     def _named_writes(self) -> tuple[set[str], set[str]]:
-        """The parameters and states that each side writes, by name."""
+        """For each side: the names of the parameters and states that it writes."""
         sides = [
             {
                 self._names[side].get((storage_of(output) or (-1,))[0], output.parameter or "")

@@ -1,4 +1,7 @@
-"""The own error of each layer of a quantised program: its outputs against the reference's layer on the same inputs."""
+"""Measure the own error of each layer of a quantised program.
+
+The outputs of a layer are compared with those of the reference's layer on the same inputs.
+"""
 
 from __future__ import annotations
 

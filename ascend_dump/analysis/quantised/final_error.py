@@ -1,4 +1,4 @@
-"""Measure which part of the final error a layer causes: its own error alone is added to a run of the reference."""
+"""Measure the share of the final error that a layer causes: its own error alone is added to a run of the reference."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from ascend_dump.reading import Record
 
 __all__ = ["Disturbance", "with_shares"]
 
-#: The least relative error of a layer whose share is measured, and the operators that are run for all of them.
+#: A share is measured only for layers with a relative error above `_LEAST`, and only until `_MOST_RUNS` operators were
+#: run for all layers together.
 _LEAST, _MOST_RUNS = 1e-4, 20_000
 
 
 class Disturbance(NamedTuple):
-    """The own error of a layer. key: of the output of the reference's layer; recorded: its values."""
+    """The own error of a layer. key: `tensor_key` of the output of the reference's layer; recorded: its values."""
 
     key: Any
     recorded: np.ndarray
@@ -38,9 +39,13 @@ def with_shares(
     reference: Sequence[Operator],
     last: Optional[tuple[Record, Record]],
 ) -> tuple[list[LayerError], Optional[float], str]:
-    """Return the layers with the shares of the first ones, the relative error of the last output, and a note.
+    """Return the layers with their shares, the relative error of the last output of the program, and a note.
 
-    disturbances: by layer. reference: the operators of its step. last: the last output of both sides
+    Shares are measured in the given order, as long as `_MOST_RUNS` allows.
+
+    disturbances  the own errors, by name of the layer
+    reference     the operators of the reference in the step
+    last          the last output of both sides; None if their sizes differ
     """
     if last is None:
         return list(layers), None, "the last outputs of the two sides have different sizes: no share of the final error"
@@ -73,7 +78,7 @@ def with_shares(
 def _share(
     runner: ChainRunner, forward: Sequence[Operator], disturbance: Disturbance, last: Record, expected: np.ndarray
 ) -> float:
-    """Return the sum of the squares of the change of the last output. Raises NotRun."""
+    """Add the error of one layer, and return the sum of squares of the change in the last output. Raises NotRun."""
     positions = [
         number
         for number, operator in enumerate(forward)

@@ -1,7 +1,8 @@
 """Judge the own errors of layers: rounding to fewer bits, a layer that stands out, or a fault.
 
-The error of a healthy layer depends on its number of bits, which a dump need not tell. So layers are compared with the
-median of the quantised ones, and faults are recognised by their pattern: a factor or a shift is no rounding.
+The error of a healthy layer depends on its number of bits, which a dump does not always tell. So the error of a layer
+is compared with the median of the quantised layers. Faults are recognised by the pattern of the error: a factor or a
+shift is no rounding.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from ascend_dump.analysis.quantised.layer_error import LayerError
 
 __all__ = ["judged"]
 
-#: A layer stands out from this multiple of the median error.
+#: A layer stands out if its error is more than this multiple of the median.
 _TIMES = 3.0
-#: Layers from which a median says something.
+#: Minimum number of layers for a median.
 _FEWEST = 3
-#: Relative errors: the least that stands out, that of a layer without quantisation, and that of an output of noise.
+#: Relative errors. A layer stands out only above `_LEAST`; without quantisation it is wrong above `_UNQUANTISED`. The
+#: output is mostly error above `_NOISE`.
 _LEAST, _UNQUANTISED, _NOISE = 0.02, 0.02, 0.5
-#: Faults: factors of an output further from 1, and shifts of channels.
+#: A layer is wrong if the factor of its output differs from 1 by more than `_GAIN`, or if it stands out and its
+#: channels are shifted by more than `_SHIFT`, relative to the output.
 _GAIN, _SHIFT = 0.1, 0.05
 _ORDER = ("wrong", "stands out", "ok")
 
 
 def judged(layers: Sequence[LayerError]) -> list[LayerError]:
-    """Return the layers with verdicts and reasons, wrong ones first, then by their errors, the largest first."""
+    """Return the layers with verdicts and reasons, sorted by verdict, the worst first, and then by error."""
     errors = [
         layer.numbers.relative for layer in layers if layer.is_quantised and math.isfinite(layer.numbers.relative)
     ]
@@ -60,7 +63,7 @@ def _judge(layer: LayerError, median: Optional[float]) -> tuple[str, str]:
 
 
 def _faults(layer: LayerError, *, stands_out: bool) -> Iterator[str]:
-    """Yield what rounding does not do."""
+    """Yield a sentence for the pattern of the error that rounding cannot cause, if there is one."""
     numbers = layer.numbers
     if abs(numbers.gain - 1) > _GAIN:
         yield f"its output is {numbers.gain:.3g} times as large as it should be: a wrong scale"

@@ -15,13 +15,15 @@ __all__ = ["LayerError"]
 class LayerError:
     """The own error of a layer of the quantised program.
 
-    layer     the module; `(part 2)` of a module whose operators surround those of others
-    op_type   of the operator of the reference that computes most
-    verdict   "ok"; "stands out": a larger error than other layers have; "wrong": not what rounding to fewer bits does
+    layer     the module; with "(part 2)" for a further part, if operators of other modules run in between
+    op_type   the type of the operator of the reference that computes most
+    verdict   "ok"; "stands out" if its error is larger than that of other layers; "wrong" if rounding to fewer bits
+              cannot cause the error
     reason    the verdict in words
-    numbers   of its own error
-    arrived   relative error of the activations that it reads, against those of the reference; None without any
-    share     part of the final error that this layer alone causes, above 1 if others cancel it; None if not measured
+    numbers   the numbers of its own error
+    arrived   largest relative error of the activations that it reads, against those of the reference; None without any
+    share     share of the squared final error that this layer alone causes, above 1 if other layers cancel it; None if
+              it was not measured
     outliers  channels of its activations with much larger values than others
     quantisers  names of the operators that quantise and dequantise for it
     is_quantised  it has such operators, or tensors of quantised types

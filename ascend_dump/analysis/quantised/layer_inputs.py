@@ -1,4 +1,4 @@
-"""Find the activations that a layer reads on both sides, before anything quantises them."""
+"""Find the activations that a layer reads on both sides, as they are before quantisation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_dump.reading import Record
 
 __all__ = ["ProgramSide", "match_inputs", "values_of"]
 
-#: Quantising operators that follow each other.
+#: Maximum number of successive quantising operators that are followed back.
 _LONGEST = 8
 
 
@@ -58,7 +58,7 @@ class ProgramSide:
         for operator in operators:
             for record in operator.inputs:
                 key = tensor_key(record)
-                # A parameter is named where it is first read in a step.
+                # A parameter is named only where it is first read in a step.
                 is_parameter = record.parameter or record.attrs.get("requires_grad")
                 if key is not None and is_parameter and key not in self._producers:
                     self._parameters.add(key)
@@ -66,7 +66,7 @@ class ProgramSide:
                 self._producers.setdefault(tensor_key(record), operator)
 
     def activations(self, segment: Segment) -> list[Record]:
-        """Return the floating-point tensors that a segment reads from others, each once, in the order of reading."""
+        """Return the floating-point tensors that a segment reads and does not make, in order, without parameters."""
         written: set[Any] = set()
         read: dict[Any, Record] = {}
         for operator in segment.operators:
@@ -102,9 +102,9 @@ class ProgramSide:
 def match_inputs(
     actual: ProgramSide, actual_segment: Segment, reference: ProgramSide, reference_segment: Segment
 ) -> Iterator[tuple[Record, np.ndarray, np.ndarray]]:
-    """Yield each activation that the layer of the reference reads, its values, and those on the quantised side.
+    """Yield each activation that the layer of the reference reads, its values, and its values on the quantised side.
 
-    Raises NotRun if the quantised layer does not read it.
+    Raises NotRun if the quantised layer reads no tensor of the same size.
     """
     read = [actual.before_quantisers(record) for record in actual.activations(actual_segment)]
     unused = list({tensor_key(record): record for record in read}.values())

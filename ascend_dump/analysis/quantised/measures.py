@@ -1,4 +1,4 @@
-"""Numbers of the error of a layer: its size, its pattern, and the outliers of the activations that the layer reads."""
+"""Measure the error of a layer: its size, its pattern, and outliers of the activations that the layer reads."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 __all__ = ["ErrorNumbers", "Outlier", "error_numbers", "outliers_of"]
 
-#: Part of the error that a pattern explains from which the error has this pattern.
+#: An error has a pattern if the pattern explains more than this share of it.
 _EXPLAINS = 0.5
-#: A channel is an outlier from this multiple of the median of all channels.
+#: A channel is an outlier if its largest value is at least this multiple of the median over all channels.
 _OUTLIER = 10.0
-#: Outliers that are listed.
+#: Maximum number of outliers that are listed.
 _MOST = 5
-#: Channels from which a median says something.
+#: Minimum number of channels for a median.
 _FEWEST = 8
 
 
 class Outlier(NamedTuple):
-    """A channel of the last axis with much larger values than others. times: the multiple of the median channel."""
+    """A channel of the last axis with much larger values than others. times: its largest value over the median one."""
 
     channel: int
     largest: float
@@ -31,10 +31,11 @@ class ErrorNumbers(NamedTuple):
     """The error of a layer's output, for the same inputs.
 
     snr       ratio of signal to error, in dB; Inf without an error, NaN if the output is not finite
-    cosine    of the output and of that of the reference's layer; None if one is 0
+    cosine    cosine similarity of the output and the output of the reference's layer; None if one of them is 0
     relative  L2 norm of the error, divided by that of the reference's output
-    gain      the factor by which the output is larger; 1 if the error has another pattern
-    shift     root mean square of the shifts of the channels, relative to the output; 0 for another pattern
+    gain      the factor by which the output is larger; 1 if a factor does not explain most of the error
+    shift     root mean square of the shifts of the channels, relative to the output; 0 if they do not explain most of
+              the error
     channels  channels that contain most of the error, if these are few
     """
 
@@ -71,7 +72,7 @@ def _rows(array: np.ndarray) -> np.ndarray:
 
 
 def _gain(actual: np.ndarray, expected: np.ndarray, energy: float) -> float:
-    """Return the factor that fits best, if it explains most of the error."""
+    """Return the factor that fits best; 1 if it does not explain most of the error."""
     centred = expected - expected.mean()
     spread = float(np.sum(centred * centred))
     if not spread:
@@ -83,10 +84,10 @@ def _gain(actual: np.ndarray, expected: np.ndarray, energy: float) -> float:
 
 
 def _shift(rows: np.ndarray, energy: float, signal: float) -> float:
-    """Return the root mean square of constant shifts of the channels, if they explain most of the error."""
+    """Return the root mean square of shifts of the channels, relative to the output; 0 if they explain little."""
     means = rows.mean(axis=0)
     shifted = len(rows) * float(np.sum(means * means))
-    # Of few rows chance alone explains a part.
+    # With few rows, shifts explain a part of any error by chance.
     if len(rows) < 4 or shifted / energy < max(_EXPLAINS, 4 / len(rows)):
         return 0.0
     return math.sqrt(shifted / signal)

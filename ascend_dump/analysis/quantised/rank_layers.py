@@ -1,8 +1,8 @@
 """Rank the layers of a quantised program by their own errors.
 
 The layer of the reference is run again on the activations that the quantised layer read, so that both have the same
-inputs. This needs no kernel of the quantised side: its weights may be packed, and its kernels may exist on a device
-only. The difference of the outputs is the own error of the layer.
+inputs. The difference of their outputs is the own error of the layer. Nothing of the quantised side is run: its weights
+may be packed, and its kernels may exist only on a device.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ def local_errors(
 
     actual     a dump of the quantised program: operators or modules, with tensors
     reference  a dump of the program in floating point: operators, with tensors
-    replay     also run operators again whose kernels may not check their arguments: only of dumps that you trust
+    replay     also replay operators whose kernels may not check their arguments: use it only on dumps that you trust
     watch      an iterator function that receives each layer and yields it, for a progress display
 
-    The first step and rank that both dumps have are looked at, and in it the forward pass.
+    Only the forward pass is measured, in the first step and rank that both dumps have.
 
     Raises what opening a dump raises, DumpNotFound if they have no step in common, ConfigError if the reference has no
     operators, and FrameworkMissing without PyTorch, which runs them.
@@ -152,7 +152,7 @@ class _Programs(NamedTuple):
 
 
 def _common_place(sides: Sequence[Dump]) -> tuple[dict[str, Any], list[str]]:
-    """Return the first step and rank of both dumps as selectors, and a sentence if there are others."""
+    """Return the first step and rank that both dumps have, as selectors; and a sentence for each that has others."""
     shared = {name: sides[0].known_values(name) & sides[1].known_values(name) for name in ("step", "rank")}
     selectors = {}
     notes = []
@@ -175,7 +175,7 @@ def _common_place(sides: Sequence[Dump]) -> tuple[dict[str, Any], list[str]]:
 def _measured(
     runner: ChainRunner, programs: _Programs, actual: Segment, reference: Segment
 ) -> tuple[LayerError, Disturbance]:
-    """Return the own error of a layer, not judged yet, and its error as an array. Raises NotRun."""
+    """Return the own error of a layer, not judged yet, as numbers and as an array. Raises NotRun."""
     inputs = list(match_inputs(programs.actual, actual, programs.reference, reference))
     target = next(iter(outputs_of(reference)), None)
     output = next((record for record in outputs_of(actual) if _elements(record) == _elements(target)), None)

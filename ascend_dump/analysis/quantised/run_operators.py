@@ -46,10 +46,12 @@ class ChainRunner:
         self._small: set[int] = set()
 
     def run(self, operators: Iterable[Operator], values: _Values, wide: Optional[str]) -> dict[Any, np.ndarray]:
-        """Return the tensors that change if some tensors have other values, by `tensor_key`.
+        """Run operators with other values for some tensors, and return all tensors that change, by `tensor_key`.
 
-        Operators that read none of them are not run. values: arrays of the shapes of the tensors, by `tensor_key`.
-        wide: the type of floating-point tensors, None: each its own. Raises NotRun.
+        Operators that read no changed tensor are not run. Raises NotRun.
+
+        values  the other values, as arrays in the shapes of the tensors, by `tensor_key`
+        wide    the type that floating-point tensors are converted to; None: each keeps its own type
         """
         changed = dict(values)
         for operator in operators:

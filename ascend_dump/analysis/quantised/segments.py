@@ -1,4 +1,4 @@
-"""Segments: successive operators that belong to one layer, with what quantises and dequantises for it."""
+"""Divide a program into segments: successive operators of one layer, with those that quantise and dequantise for it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def tensor_key(record: Record) -> Optional[tuple[Any, ...]]:
 class Segment:
     """Successive operators of a layer.
 
-    module, nth  the module of the reference, without wrappers, and the number of the segment among those of the module
-    path         the module as the program names it
+    module  the module of the reference, without wrappers
+    nth     the number of the segment among those of the module, from 0
+    path    the module as the program names it
     """
 
     module: str
@@ -54,7 +55,10 @@ class Segment:
 
     @property
     def main_type(self) -> str:
-        """The type of the operator that computes most: the last that is neither a view nor quantises."""
+        """The type of the operator that computes most.
+
+        This is the last one of `_HEAVY`; without any, the last one that is no view and does not only quantise.
+        """
         computing = [
             operator for operator in self.operators if not is_view(operator.op_type) and not is_quantiser(operator)
         ]
@@ -83,11 +87,12 @@ def find_modules(operators: Iterable[Operator]) -> set[str]:
 
 
 def segments_of(operators: Sequence[Operator], modules: Collection[str]) -> dict[tuple[str, int], Segment]:
-    """Divide the forward pass into segments, by module and number.
+    """Divide the forward pass into segments, and return them by module and number.
 
-    modules: those of the reference. An operator belongs to the innermost of them that contains its own module.
-    Segments that compute no floating-point numbers, or that only quantise, are left out; their neighbours are joined
-    if they are of one module.
+    Segments that compute no floating-point numbers, or that only quantise, are left out. Their neighbours are joined if
+    they belong to one module.
+
+    modules: the modules of the reference. An operator belongs to the innermost of them that contains its own module.
     """
     joined: list[Segment] = []
     for segment in _runs(operators, modules):
@@ -116,7 +121,7 @@ def _runs(operators: Sequence[Operator], modules: Collection[str]) -> Iterable[S
         module = _owner(module_of(operator.module), modules)
         record = next(operator.records, None)
         if record is not None and is_of_module(record) and module in parents:
-            continue  # a container repeats the values of its modules
+            continue  # the record of a container repeats the values of its modules
         if current is None or current.module != module:
             if current is not None:
                 yield current

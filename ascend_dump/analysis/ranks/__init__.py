@@ -1,6 +1,6 @@
-"""Many ranks: tasks for each of them on any executor, the order of their events, and tensors that have to be equal.
+"""Analyse many ranks: run a task per rank on any executor, order events in time, and compare tensors between ranks.
 
-Collectives and placements are read from host dumps (`ascend_dump.dump_format.CollectiveCall`, `Placement`).
+Collectives and placements are read from the dump format (`ascend_dump.dump_format.CollectiveCall`, `Placement`).
 """
 
 from ascend_dump.analysis.ranks.collective_calls import CallBook, CallPart

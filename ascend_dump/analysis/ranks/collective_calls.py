@@ -1,4 +1,4 @@
-"""The collectives of a dump: the inputs and the outputs of each rank of a call."""
+"""Collect the collective calls and messages of a dump, with the tensors that each rank sent and received."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from ascend_dump.reading import Record
 
 __all__ = ["CallBook", "CallPart", "operator_key", "point_of", "record_key"]
 
-#: Positions of a step: two for each operator, at its beginning and after its end.
+#: Number of positions reserved for one step. Each operator takes two: one at its beginning, one after its end.
 _STEP = 1 << 40
-#: Messages that the step of one rank may begin later than that of another.
+#: Maximum number of sent messages that are skipped in the search for the content of the next received message.
 _MOST_SHIFT = 64
 
 
 class CallPart(NamedTuple):
     """The part of one rank in a call.
 
-    members     the ranks of the group, in their order
-    begin, end  positions, see `Point`
-    inputs      the tensors that the rank sends, in the order of the operator's tensors; outputs: those it receives
+    members     the ranks of the group, in the order of the group
+    begin, end  the positions (see `Point`) at which the rank begins the call and has received its outputs
+    inputs      the tensors that the rank sends, in the order of the operator's tensors
+    outputs     the tensors that the rank receives
     first       the first record of the operator
     key         the same for all parts of one call
-    is_certain  the parts are known to be of one call; of messages only their contents prove that
+    is_certain  False for a message whose sender and receiver were matched by their order only, because no contents
+                prove that they belong together
     """
 
     call: CollectiveCall
@@ -43,7 +45,7 @@ class CallPart(NamedTuple):
 
     @property
     def involved(self) -> tuple[int, ...]:
-        """The ranks that send or receive: for a message both, as far as the dump names them, else the group."""
+        """The ranks that take part: sender and receiver of a message, as far as the dump names both; else the group."""
         if self.call.kind not in ("send", "recv"):
             return self.members
         return (self.rank,) if self.call.peer is None else (self.rank, self.call.peer)
@@ -63,9 +65,9 @@ class CallPart(NamedTuple):
 
 
 def point_of(record: Record, *, after: Optional[int] = None) -> Optional[Point]:
-    """Return the time of an operator on its rank; None if the dump does not record it.
+    """Return the time at which an operator begins on its rank; None if the dump does not record the order of operators.
 
-    after: the number of the operator of the rank after which the record was written
+    after: a sequence number; if given, the time after the end of the operator with this number is returned instead
     """
     number = record.attrs.get("seq")
     if record.rank is None or number is None:
@@ -89,9 +91,9 @@ class CallBook:
         self.calls: dict[Hashable, list[CallPart]] = {}
         self.ranks: set[int] = set()
         self._runs: set[RankRun] = set()
-        #: By rank and step: the last operator so far.
+        #: By rank and step: the highest number of an operator so far.
         self._last: dict[tuple[Optional[int], Optional[int]], int] = {}
-        #: By the identity of an output: the position after which it was there.
+        #: By the identity of an output record: the position at which the tensor was complete.
         self._ended: dict[int, int] = {}
 
     def look_at(self, members: Sequence[Record]) -> None:
@@ -105,7 +107,8 @@ class CallBook:
         if not isinstance(number, int):
             return
         rank_and_step = (first.rank, first.step)
-        # Outputs that are there later follow those of operators that ran meanwhile.
+        # An asynchronous call is in the dump after the operators that ran until its outputs were complete. They have
+        # higher numbers than the call.
         last = self._last[rank_and_step] = max(number, self._last.get(rank_and_step, -1))
         call_and_group = collective_of(first)
         if call_and_group is None:
@@ -118,16 +121,16 @@ class CallBook:
         outputs = tuple(record for record in members if record.io == "output")
         for record in outputs:
             self._ended[id(record)] = end.position
-        # Messages are matched at the end.
+        # The two sides of a message are matched in `end`.
         message = (first.rank, call.peer, call.tag) if call.kind in ("send", "recv") else ()
         key = (first.run, first.step, call.group, call.ranks, call.kind, call.nth, message)
         part = CallPart(call, members_of_group, first.rank, begin.position, end.position, inputs, outputs, first, key)
         self.calls.setdefault(key, []).append(part)
 
     def end(self) -> None:
-        """Match the parts of all calls; call it after the last operator, before `joins` and `calls` are used.
+        """Put the parts of each call together. Call this after the last operator, before `joins` and `calls` are used.
 
-        Steps of several ranks need not begin at the same message: earlier messages are not in the dump.
+        The recorded steps of two ranks need not begin at the same message. So messages are matched by `_partners`.
         """
         launch = launches(self._runs)
         apart, self.calls = self.calls, {}
@@ -155,7 +158,7 @@ class CallBook:
                 yield from (part.join for part in parts)
 
     def point(self, record: Record) -> Optional[Point]:
-        """Return the time of a record: of an output of a collective the time at which it was there."""
+        """Return the time of a record; for an output of a collective the time at which the tensor was complete."""
         point = point_of(record)
         position = self._ended.get(id(record))
         return point if point is None or position is None else point._replace(position=position)
@@ -168,10 +171,11 @@ def _tensors(part: CallPart) -> Sequence[Record]:
 def _partners(
     sent: Sequence[Optional[Hashable]], received: Sequence[Optional[Hashable]]
 ) -> Optional[tuple[list[Hashable], list[Hashable]]]:
-    """Return a number for each message, the same for both sides of one; None if no contents are equal.
+    """Return a key for each sent and each received message; the two sides of one message have the same key.
 
-    Messages arrive in order, but some of each side may be in no recorded step. Those between two that arrived
-    unchanged are numbered only if both sides have equally many.
+    None if no received message has the content of a sent one. Messages arrive in order, but a side may lack some of
+    them, because not all steps are recorded. Messages between two that arrived unchanged are matched by their order,
+    but only if both sides have equally many there.
     """
     anchors: list[tuple[int, int]] = []
     positions: dict[Hashable, list[int]] = {}
@@ -197,7 +201,7 @@ def _partners(
         if gaps[0] != gaps[1] and not (is_first or is_last):
             continue
         for count in range(1, min(gaps) + 1):
-            # Before the first message that arrived unchanged, the others are counted from it.
+            # Before the first unchanged message the others are counted backwards from it, elsewhere forwards.
             i, j = (i1 - count, j1 - count) if is_first else (i0 + count, j0 + count)
             numbers[1][j] = numbers[0][i]
     for i, j in anchors:

@@ -1,7 +1,7 @@
 """Verify the results of collectives: the outputs of a call have to follow from the inputs of its ranks.
 
-Moved tensors have to arrive bit by bit. Reductions are computed again in float64; each element may have the rounding
-error of as many terms as there are ranks. No reference is needed.
+Tensors that are only moved have to arrive bit by bit. Reductions are computed again in float64; each element may have
+the rounding error of a sum with one term per rank. No reference is needed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ __all__ = ["RankFinding", "check_call", "content_of_record", "in_words", "minori
 #: Candidates for a reduction that the framework does not name; PyTorch's own reductions are sums.
 _OPERATIONS = ("sum", "avg", "max", "min", "product")
 
-#: The share of elements of a message that may be wrong if no message of the two ranks arrived unchanged.
+#: If no message between two ranks arrived unchanged, two messages in which more than this share of elements differ are
+#: not taken as the two sides of one message.
 _MOST_DAMAGED = 0.5
 
 
 class RankFinding(NamedTuple):
-    """A tensor of a rank that is wrong; the reason names ranks, group and numbers."""
+    """A wrong tensor of a rank. The reason names ranks, group and numbers."""
 
     record: Record
     reason: str
@@ -39,8 +40,8 @@ class RankFinding(NamedTuple):
 def check_call(parts: Sequence[CallPart]) -> tuple[list[RankFinding], Optional[str]]:
     """Return the wrong results of a call, and the reason if it could not be verified.
 
-    If tensors of a rank are missing, only results that have to be equal on all ranks are compared with each other, by
-    their contents or statistics.
+    If tensors of a rank are missing, the call cannot be computed again. Then only results that have to be equal on all
+    ranks are compared with each other, by their contents or statistics.
     """
     parts = sorted(parts, key=lambda part: part.rank)
     kind, members = parts[0].call.kind, parts[0].members
@@ -59,7 +60,7 @@ def check_call(parts: Sequence[CallPart]) -> tuple[list[RankFinding], Optional[s
 
 
 def content_of_record(record: Record) -> Any:
-    """Return the content of a tensor, or else its statistics, for a test of equality; None if neither is recorded."""
+    """Return a value that is equal for equal tensors: the content, else the statistics; None if none is recorded."""
     content = record.content
     if content is not None:
         return content
@@ -71,7 +72,10 @@ def content_of_record(record: Record) -> Any:
 
 
 def minority(contents: dict[int, Any]) -> tuple[int, ...]:
-    """Return the ranks that differ from most others; of two ranks the second, although either may be wrong."""
+    """Return the ranks that differ from more than half of all ranks; () if no content has such a majority.
+
+    Of two ranks that differ, the second is returned, although either may be wrong.
+    """
     counted = Counter(contents.values())
     if len(counted) < 2:
         return ()
@@ -163,7 +167,7 @@ def _message(parts: dict[int, CallPart]) -> list[RankFinding]:
 
 
 class _Expected(NamedTuple):
-    """The correct elements of an output, and the ranks that send them: each with its number of elements, in order."""
+    """The correct elements of an output. senders: in their order, the ranks that send them and how many each sends."""
 
     values: np.ndarray
     senders: tuple[tuple[int, int], ...]
@@ -186,7 +190,7 @@ class _Expected(NamedTuple):
 
 
 def _unequal(part: CallPart, record: Record, expected: _Expected) -> list[RankFinding]:
-    """Return the finding of an output that differs."""
+    """Return a finding if an output differs in any bit; else an empty list."""
     import numpy as np
 
     output, values = record.numpy(), expected.values
@@ -249,7 +253,7 @@ def _moved(
 
 
 def _splits(part: CallPart) -> Sequence[int]:
-    """Return the rows that a rank sends to each member; empty if all get as many, or the dump does not record it."""
+    """Return the number of rows that a rank sends to each member; empty if it is not recorded, or the same for all."""
     arguments = part.first.arguments
     sizes = () if arguments is None else arguments.values.get("input_split_sizes", ())
     if not isinstance(sizes, (list, tuple)):
@@ -260,7 +264,7 @@ def _splits(part: CallPart) -> Sequence[int]:
 def _split_unevenly(
     inputs: dict[int, list[np.ndarray]], splits: dict[int, Sequence[int]], members: tuple[int, ...], rank: int
 ) -> list[_Expected]:
-    """Return the correct output of a rank in an all_to_all of one tensor with other numbers of rows for each rank."""
+    """Return the correct output of a rank in an all_to_all of one tensor, which is split into unequal parts."""
     position = members.index(rank)
     chunks = {}
     for member in members:
@@ -287,7 +291,7 @@ def _reduced(kind: str, parts: dict[int, CallPart], members: tuple[int, ...]) ->
     for candidate in reductions:
         reduced = _Reduced.of(list(inputs.values()), candidate)
         failed = {rank: reduced.apart(*result) for rank, result in results.items()}
-        # The candidate that fits most ranks is the reduction of the program.
+        # The candidate that fits the results of most ranks is taken as the reduction of the program.
         failing = {rank: apart for rank, apart in failed.items() if apart is not None}
         if candidate == reductions[0] or len(failing) < len(wrong):
             operation, wrong = candidate, failing
@@ -296,7 +300,7 @@ def _reduced(kind: str, parts: dict[int, CallPart], members: tuple[int, ...]) ->
     if len(wrong) < len(results):
         right = in_words([candidate for candidate in results if candidate not in wrong])
         return [_wrong(parts[rank], operation, f"{apart}; that of {right} is right") for rank, apart in wrong.items()]
-    # All have the same wrong result: report it once.
+    # The results of all ranks are wrong: report that once.
     rank, reason = _culprit(inputs, results, operation)
     name = operation if call.reduce or reason else "sum, mean, largest, smallest or product"
     shown = next(iter(wrong)) if rank is None or rank not in wrong else rank
@@ -312,7 +316,7 @@ def _wrong(part: CallPart, name: str, reason: str) -> RankFinding:
 def _results(
     kind: str, parts: dict[int, CallPart], members: tuple[int, ...], size: int
 ) -> dict[int, tuple[np.ndarray, slice]]:
-    """Return the output of each rank, and the part of the whole result that it is."""
+    """Return the output of each rank, and the slice of the whole result that it corresponds to."""
     results: dict[int, tuple[np.ndarray, slice]] = {}
     for rank, part in parts.items():
         if part.outputs and not (kind == "reduce" and rank != part.call.root):
@@ -369,7 +373,7 @@ class _Reduced(NamedTuple):
             excess = np.abs(values - result) - allowed
             finite = np.isfinite(values) & np.isfinite(result)
             bad = np.where(finite, excess > 0, np.isfinite(values) != np.isfinite(result))
-            if self.kind is not None:  # a sum that the type cannot hold
+            if self.kind is not None:  # an infinite result is right if the sum may be too large for the type
                 largest = math.ldexp(2 - 2 * self.kind.unit, 1 - self.kind.lowest)
                 bad &= finite | (np.abs(result) + allowed < largest) | np.isfinite(values)
         if not bad.any():
@@ -381,9 +385,9 @@ class _Reduced(NamedTuple):
 def _culprit(
     inputs: dict[int, np.ndarray], results: dict[int, tuple[np.ndarray, slice]], operation: str
 ) -> tuple[Optional[int], str]:
-    """Return the rank whose input is missing from a sum, or in it twice, with words for that.
+    """Return the rank whose input a sum lacks or has twice, and the sentence about it.
 
-    None and no words if that does not explain the outputs of all ranks.
+    (None, "") if that does not explain the outputs of all ranks.
     """
     import numpy as np
 
@@ -401,7 +405,7 @@ def _culprit(
 
 
 def _growth(arrays: Sequence[np.ndarray], operation: str) -> np.ndarray:
-    """Return the factor by which an error of one step may grow later: in a product by the later factors."""
+    """Return the factor by which the error of one step may grow in later steps: only a product multiplies it."""
     import numpy as np
 
     if operation != "product":
@@ -418,7 +422,7 @@ def _zeros(size: int) -> np.ndarray:
 
 
 def _reduce(arrays: Sequence[np.ndarray], operation: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the result, and the size that it has if no terms cancel."""
+    """Return the result, and the size that it would have if no terms cancelled."""
     import numpy as np
 
     with np.errstate(all="ignore"):

@@ -1,7 +1,7 @@
-"""Find parameters that differ by rounding which an optimizer enlarged on another rank.
+"""Drop origins at parameters that differ only because an optimizer enlarged rounding on another rank.
 
-Adam turns a gradient that is rounding alone into steps of full length. If ranks update shards, the rank that gathers
-them knows only its own rounding.
+If a gradient consists of rounding errors alone, Adam turns it into a full-size update. If each rank updates a shard,
+the rank that gathers the shards knows only the rounding of its own updates.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ascend_dump.analysis.explaining.results import Origin, Pair
 __all__ = ["without_enlarged_rounding"]
 
 _Shape = Optional[tuple[int, ...]]
-#: A parameter may differ by so many times the largest difference that was noise in its updates.
+#: Factor on the sum of the noise in earlier updates, up to which the difference of a parameter is explained by them.
 _MOST = 2.0
 
 
 def without_enlarged_rounding(origins: Sequence[Origin], pairs: Iterable[Pair]) -> Sequence[Origin]:
-    """Return the origins without parameters whose difference is noise in the updates of all ranks before.
+    """Return the origins without those at parameters whose difference is explained by noise in earlier updates.
 
-    pairs: of all ranks
+    pairs: the pairs of all ranks
     """
     shapes = {_shape(origin.pair) for origin in origins if origin.kind == "parameter"}
     if not shapes:
@@ -30,7 +30,7 @@ def without_enlarged_rounding(origins: Sequence[Origin], pairs: Iterable[Pair]) 
     largest: dict[_Shape, dict[int, float]] = {}
     for pair in pairs:
         record = pair.record
-        # An update that is wrong is an origin by itself.
+        # Only noise counts here: an update that is wrong is an origin of its own.
         is_update = record.io == "output" and record.phase == "other" and not record.module
         if is_update and pair.verdict == "noise" and pair.measure is not None and _shape(pair) in shapes:
             steps = largest.setdefault(_shape(pair), {})
@@ -47,6 +47,6 @@ def _is_enlarged(origin: Origin, largest: dict[_Shape, dict[int, float]]) -> boo
 
 
 def _shape(pair: Pair) -> _Shape:
-    """Return the shape of the whole parameter; shards of FSDP have no names."""
+    """Return the shape of the whole parameter, by which it is identified: shards of FSDP have no names."""
     shapes = [record.shape for record in (pair.actual, pair.reference) if record is not None and record.shape]
     return max(shapes, key=math.prod, default=None)

@@ -1,7 +1,8 @@
-"""Operators that some ranks run between two operators that all ranks run, at a line where the others run nothing.
+"""Find operators that only some ranks run, between two operators that all ranks run.
 
-Ranks may run lines of their own: one writes a log, holds the last layer, or gets a batch with padding. So an operator
-counts only if the other ranks pass the tensor on without it, and if it reads nothing but that tensor and constants.
+Ranks may have lines of their own for good reasons: one writes a log, has the last layer, or gets a batch with padding.
+So an operator at such a line is reported only if the other ranks pass the tensor on without it, and if it reads nothing
+but that tensor and constants.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from ascend_dump.reading import Record
 
 __all__ = ["ExtraOperators"]
 
-#: An input that no recorded operator wrote.
+#: The producer of an input that no recorded operator wrote.
 _UNKNOWN = ("unknown",)
-#: Writes to parts of one memory that are kept.
+#: Maximum number of earlier writes to parts of one memory that are kept.
 _MOST_WRITES = 256
 
 
 class _CodeSite(NamedTuple):
-    """An operator as all ranks name it; tensors: its parameters and shapes."""
+    """An operator at a place of the program, identified alike on all ranks. tensors: its parameters and shapes."""
 
     op_type: str
     source: str
@@ -43,7 +44,7 @@ class _ElementsWritten(NamedTuple):
 
 
 class _SiteInputs:
-    """A site on one rank: its first record, and by input the sites that wrote what it reads."""
+    """A site on one rank: its first record, and for each input the sites that wrote the tensor."""
 
     __slots__ = ("producers", "record")
 
@@ -59,7 +60,7 @@ class _RankProgram:
         self.nodes: dict[Hashable, _SiteInputs] = {}
         self.lines: set[str] = set()
         self._step: Optional[int] = None
-        #: Of the current step: the last writes by number of memory, and the parameters by name.
+        #: For the current step: the last writes by storage number, and the parameters by name.
         self._writers: dict[int, list[_ElementsWritten]] = {}
         self._parameters: dict[str, Record] = {}
 
@@ -104,7 +105,7 @@ class _RankProgram:
         return next((write.site for write in reversed(writes) if write.begin < end and begin < write.end), None)
 
     def end_step(self) -> None:
-        """Count the next step as the reader of the parameters."""
+        """End the step: note the last writers of the parameters, which the next step reads."""
         for record in self._parameters.values():
             writer = self._writer_of(record)
             if writer is not None:
@@ -120,9 +121,10 @@ class _RankProgram:
         return min(records, key=lambda record: (record.step or 0, record.attrs.get("seq", 0)))
 
     def source_of(self, site: Hashable, lines: set[str]) -> Optional[Hashable]:
-        """Return the only site that wrote the inputs of a site, followed back through the sites at these lines.
+        """Return the only site outside of these lines whose results reach the inputs of a site.
 
-        None if there are several, or if an input is unknown.
+        Sites at these lines are followed back to their own inputs. None if there are several sites, or if the origin of
+        an input is unknown.
         """
         sources: set[Hashable] = set()
         seen, remaining = {site}, [site]
@@ -140,8 +142,8 @@ class _RankProgram:
 class ExtraOperators:
     """Gathers the operators of all ranks, in the order of the dump.
 
-    most: an operator outside of the forward and backward passes is left out if it is run for a larger share of the
-    tensors that the next operator reads, and for several: its condition depends on data, such as the norm of gradients
+    most: An operator outside of the passes is left out if it runs before more than this share of the calls of its
+    reader, and before several. Its condition then depends on data, such as the norm of gradients.
     """
 
     def __init__(self, most: float) -> None:
@@ -155,7 +157,7 @@ class ExtraOperators:
             self._programs.setdefault((first.rank, first.run), _RankProgram()).look_at(members)
 
     def findings(self) -> Iterator[RankFinding]:
-        """Yield the first operator of each line that some ranks run alone."""
+        """Yield the first operator at each line that only some ranks run."""
         launch = launches(self._programs)
         by_launch: dict[Hashable, dict[int, _RankProgram]] = {}
         for (rank, run), program in self._programs.items():
@@ -218,7 +220,7 @@ class _Detour(NamedTuple):
     position: int
 
     def is_passed_by(self, programs: Iterable[_RankProgram]) -> bool:
-        """Return True if all of the programs that have the reader pass the tensor on to it directly, and one has it."""
+        """Return True if a program has the reader, and if all that have it pass the tensor on to it directly."""
         nodes = [program.nodes[self.reader] for program in programs if self.reader in program.nodes]
         return (
             bool(nodes)

@@ -1,6 +1,7 @@
-"""Gradients that ranks add up: all of them are divided by the number of ranks, or none is.
+"""Find gradients that were divided by the number of ranks once too often or too rarely.
 
-The factor of a parameter is its reduced gradient divided by the sum of those that backward wrote on each rank.
+If ranks add up their gradients, they divide all sums by the number of ranks, or none. The factor of a parameter is its
+reduced gradient divided by the sum of the gradients that backward wrote on each rank. All parameters have one factor.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ __all__ = ["GradientFactors"]
 _GRADIENT = ".grad"
 #: Larger gradients are left out: reading them takes long, and the others show the factor.
 _MOST_ELEMENTS = 2**22
-#: Relative error of a factor, and the share of the sum that means have to keep for that: their terms cancel out.
+#: Relative error up to which two factors are equal. A factor is computed from means only if the sum of the means is
+#: more than the share `_LEAST_MEAN` of the size of the elements: if terms cancel out, the means are too inexact.
 _ROUNDING = 1e-3
 _LEAST_MEAN = 1e-3
 
@@ -41,7 +43,7 @@ class _Factor(NamedTuple):
 class GradientFactors:
     """Gathers the gradients of the first training step of each rank, in the order of the dump.
 
-    fewest: a factor is judged if so many times as many other parameters have another one in common
+    fewest: a factor is reported only if at least this many times as many parameters have the usual factor
     """
 
     def __init__(self, fewest: float) -> None:
@@ -57,7 +59,7 @@ class GradientFactors:
         run = (record.rank, record.run)
         if self._steps.setdefault(run, record.step) == record.step:
             first, last = self._gradients.get((run, name)) or _GradientReads(record, record)
-            # Operators that run together on several ranks come after those that ran meanwhile.
+            # In the dump, asynchronous calls come after the operators that ran meanwhile. So sequence numbers are used.
             if _number(record) < _number(first):
                 first = record
             if _number(record) > _number(last):
@@ -65,7 +67,7 @@ class GradientFactors:
             self._gradients[run, name] = _GradientReads(first, last)
 
     def findings(self) -> Iterator[RankFinding]:
-        """Yield the gradients with another factor than most others."""
+        """Yield, per group of ranks and kind of fault, the first gradient with a wrong factor."""
         launch = launches(self._steps)
         gradients: dict[tuple[Hashable, str], dict[int, _GradientReads]] = {}
         for ((rank, run), name), reads in self._gradients.items():
@@ -105,7 +107,7 @@ def _is_close(value: float, expected: float) -> bool:
 
 
 def _factor(reads: dict[int, _GradientReads]) -> Optional[float]:
-    """Return the reduced gradient divided by the sum of those of the ranks; None if it is no multiple of the sum."""
+    """Return the reduced gradient divided by the sum over the ranks; None if it is not known or no multiple of it."""
     firsts = {content_of_record(one.first) for one in reads.values()}
     lasts = {content_of_record(one.last) for one in reads.values()}
     if len(firsts) != len(reads) or len(reads) < 2 or len(lasts) != 1 or None in firsts | lasts:

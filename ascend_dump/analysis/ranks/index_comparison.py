@@ -1,8 +1,8 @@
-"""Compare two runs of many ranks by their indexes alone: the first difference of each rank, and the origins of all.
+"""Compare two runs of many ranks by their indexes alone, and find the ranks that differed first.
 
-No tensor is read. The result of each rank is a small table (`rank_index`): its first record with another hash or other
-statistics, and its collectives. Vector clocks over these tables order the first differences of all ranks. Of a thousand
-ranks that differ they name the few that differed first.
+No tensor is read. The result of each rank is a small table (see `rank_index`) with its first difference and its
+collectives. Vector clocks over these tables put the first differences of all ranks in the order of time. So of a
+thousand ranks that differ, the few are reported that differed first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IndexComparison", "RankOrigin", "compare_indexes"]
 
-#: A directory of one rank, or the catalog of one as Parquet.
+#: The name of the directory of a rank, or of a Parquet file (group 2) with the catalog of a rank.
 _RANK = re.compile(r"(?:worldsize\d{1,9}_global_)?rank[-_]?(\d{1,9})(\.parquet)?", re.ASCII)
 _Watch = Callable[[Iterable[str]], Iterable[str]]
 
@@ -36,10 +36,9 @@ _Watch = Callable[[Iterable[str]], Iterable[str]]
 class RankOrigin(NamedTuple):
     """A first difference of a rank that no difference of another rank precedes.
 
-    ranks    the ranks that have it; several if a collective sent it to all of them
-    kind     "made": the output of an operator without a known difference of its inputs; "given": an input, without an
-             earlier difference on this rank; "collective": the output of a collective, without an earlier difference on
-             any rank; "structure": a record that only one of the runs has
+    ranks    the ranks that have it; several if they received it in one collective
+    kind     of the record that differs: "made" is the output of an operator on one rank; "given" is an input;
+             "collective" is the output of a collective; "structure" is a record that only one of the runs has
     follows  number of ranks whose first difference comes after this one
     """
 
@@ -57,15 +56,15 @@ class RankOrigin(NamedTuple):
 class IndexComparison(NamedTuple):
     """The result of `compare_indexes`.
 
-    ranks    a polars DataFrame with one row per rank: `rank`, the numbers of records that were compared (`rows`),
-             differ (`unequal`), exist in one run only (`alone`), are neither proven equal nor different by hashes and
-             statistics (`undecided`) or cannot be read (`unreadable`, both runs), and of the first difference
-             `position` in the index of actual, `kind`, `step`, `op_type`, `op_name`, `io`, `index`, `source`; null
-             where all is equal
-    origins  the differences that began, the one that most ranks follow first
+    ranks    a polars DataFrame with one row per rank. `rank` is its number. Five columns are numbers of records: `rows`
+             in the index of actual, `unequal` ones that differ, `alone` in one run only, `undecided` ones that hashes
+             and statistics prove neither equal nor different, and `unreadable` ones of both runs. The others describe
+             the first difference, and are null if there is none: `position` in the index of actual, `kind`, `step`,
+             `op_type`, `op_name`, `io`, `index`, `source`
+    origins  the first differences that no difference of another rank precedes; the one that most ranks follow first
     missing  ranks that only one of the runs has
-    lost     runs of ranks that have fewer records than they wrote, and files of tensors that are missing or cut off, on
-             either side; the verdict is that of the other records
+    lost     runs of either side with fewer records than were written, or with files of tensors that are missing or cut
+             off; the verdict covers only the remaining records
     """
 
     ranks: polars.DataFrame
@@ -109,13 +108,14 @@ def compare_indexes(
     executor, work, watch  as for `map_ranks`
 
     Records are paired by their order if names agree, else by step, operator, input or output, and index. Two records
-    are equal if they are the same part, in shape and strides, of bytes with the same hash. They differ in type, in
-    shape, in a hash of their own bytes and no others, or else in the statistics that both have. If a rank has a step in
-    several runs, the first of them in actual is compared with the first in the reference, the second with the second.
+    are equal if the stored bytes have the same hash and the records have the same type, shape, offset and strides in
+    them. Two records differ if their types or shapes differ, if the hashes differ and cover the bytes of the tensors
+    and no others, or else if a statistic that both have differs. If a rank has a step in several runs, the first of
+    them in actual is compared with the first in the reference, the second with the second, and so on.
 
-    Raises DumpNotFound for a directory without ranks, ConfigError for one with two entries of a rank, or with more runs
-    of a step than the other one, CorruptDump for a file that is not a catalog, NotSupported without polars, and the
-    errors of reading a dump.
+    Raises DumpNotFound for a directory without ranks, or if the directories have no rank in common; ConfigError for a
+    directory with two entries of a rank, or with more runs of a step than the other one; CorruptDump for a file that is
+    not a catalog; NotSupported without polars; and the errors of reading a dump.
 
     >>> comparison = compare_indexes("dumps", "reference")   # doctest: +SKIP
     >>> comparison.origins[0].ranks, comparison.origins[0].op_name   # doctest: +SKIP

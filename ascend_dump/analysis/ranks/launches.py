@@ -1,4 +1,7 @@
-"""The runs of several ranks that belong together; a rank names its directory by the second in which it began."""
+"""Find the runs of several ranks that belong to one launch of the program.
+
+Each rank names the directory of a run by the second in which it began. So the names of one launch may differ.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ _TIME = re.compile(r"\d{14}", re.ASCII)
 def launches(runs: Iterable[RankRun]) -> Mapping[RankRun, Hashable]:
     """Return the launch of the program that each run belongs to.
 
-    If all ranks have equally many runs, those of the same number belong together; else a launch begins when a rank
-    begins again, in the order of time. Runs that are not named by a time belong together by their name.
+    If all ranks have equally many runs, the first runs of all ranks belong together, then the second ones, and so on.
+    Else a launch ends before the first run, in the order of time, of a rank that has a run in it already. Runs that are
+    not named by a time belong together if they have the same name.
 
     >>> launch = launches([(0, "20260101120000"), (1, "20260101120001"), (0, "20260101130000"), (1, "20260101130000")])
     >>> launch[0, "20260101120000"] == launch[1, "20260101120001"] != launch[1, "20260101130000"]

@@ -1,9 +1,9 @@
-"""Combine the origins of all ranks: drop those received from other ranks, and put the others in the order of time.
+"""Combine the origins of all ranks: drop those received from other ranks, and sort the others.
 
-A rank is compared alone. So an output of a collective or a message seems to differ without a reason if another rank has
-sent a different tensor. If the inputs of all ranks are known and equal, the call itself is wrong and stays an origin.
-If they are not known, because a rank is missing or a tensor unreadable, the kind of the origin is unknown. Vector
-clocks, which collectives and messages join, order the origins.
+Each rank is compared by itself. So if another rank has sent a different tensor, the output of a collective or message
+differs without a reason on this rank. If the inputs of all ranks are known and equal, the call itself is wrong and
+stays an origin. If they are not known, because a rank is missing or a tensor unreadable, the origin gets the kind
+"unknown". Vector clocks over collectives and messages put the origins in the order of time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from ascend_dump.reading import Record
 __all__ = ["over_ranks"]
 
 _COMPARED = ("equal", "noise", "undecided", "different", "structure")
-#: DDP fills its buffers of gradients by copies that PyTorch does not report.
+#: The reason for an input that no recorded operator wrote: DDP copies gradients into its buffers, which PyTorch does
+#: not report.
 _BUFFER = "may follow from an earlier difference, through copies that are not recorded"
 _UNKNOWN = "the inputs of other ranks are not known"
 
 
 class _TimedOrigin(NamedTuple):
-    """An origin with its time; part: that of its rank in the call, if the origin is at a tensor of a call."""
+    """An origin with its time, and with the part of its rank in a call if the origin is at a tensor of a call."""
 
     origin: Origin
     point: Point
@@ -41,11 +42,14 @@ class _TimedOrigin(NamedTuple):
 
 
 def over_ranks(origins: Sequence[Origin], records: Iterable[Record], pairs: Pairs) -> tuple[list[Origin], Pairs]:
-    """Return the origins in the order of time, without those received from other ranks, and the pairs with reasons.
+    """Return the origins without those received from other ranks, and the pairs with the reasons of dropped origins.
+
+    The origins are sorted by `importance`, then by time.
 
     records  of actual, in the order of the dump
 
-    If the dump does not record the order of operators, no rank explains a difference of another one.
+    If the dump does not record the order of operators, no origin is dropped. The kind of those at collectives becomes
+    "unknown".
     """
     points = _points_of(origins, pairs)
     if any(record_key(origin.pair.record) not in points for origin in origins):
@@ -86,7 +90,7 @@ def _is_of_call(origin: Origin) -> bool:
 
 def _timed(origin: Origin, point: Point, part: Optional[CallPart]) -> _TimedOrigin:
     if part is not None and origin.pair.record.io != "input":
-        # The operator that waits for a call runs after its end.
+        # Outputs exist from the end of the call on, also for the operator that waits for them.
         point = point._replace(position=max(point.position, part.end))
     return _TimedOrigin(origin, point, part)
 
@@ -94,8 +98,8 @@ def _timed(origin: Origin, point: Point, part: Optional[CallPart]) -> _TimedOrig
 class _Sender(NamedTuple):
     """A rank that sends tensors into a call.
 
-    point   the time; None if there are no records of the rank
-    inputs  its records; none if they are not in the dump
+    point   the time at which it sends; None if the dump has no records of the rank
+    inputs  the records of the sent tensors; empty if they are not in the dump
     """
 
     rank: int
@@ -104,12 +108,12 @@ class _Sender(NamedTuple):
 
 
 class _Writes:
-    """The tensors that recorded operators wrote and ranks sent into calls."""
+    """The first writes of recorded operators to each tensor, on the ranks and in the steps with an origin at a call."""
 
     def __init__(self, origins: Sequence[Origin]) -> None:
         records = [origin.pair.actual for origin in origins if origin.pair.actual is not None and _is_of_call(origin)]
         self._steps = {(record.run, record.rank, record.step) for record in records}
-        #: By version of a memory: the time of its first write.
+        #: By `_version`: the time of the first write.
         self._first: dict[Hashable, Point] = {}
 
     def look_at(self, members: Sequence[Record]) -> None:
@@ -119,7 +123,8 @@ class _Writes:
         if point is None:
             return
         readable = [record for record in members if record.error is None]
-        # A view writes nothing. Without versions, in inference mode, its memory alone would look like a write.
+        # A view writes nothing. Inference mode has no versions, so the output of a view would look like a write to its
+        # memory.
         read = {_version(record) for record in readable if record.io == "input"} if is_view(first.op_type) else set()
         for version in {_version(record) for record in readable if record.io == "output"} - read:
             self._first.setdefault(version, point)
@@ -132,13 +137,13 @@ class _Writes:
 
 
 class _Calls:
-    """Finds the call that a record belongs to."""
+    """Finds the call of a record, and the ranks that send tensors into the call."""
 
     def __init__(self, book: CallBook) -> None:
         self._book = book
         parts = [part for parts_of_call in book.calls.values() for part in parts_of_call]
         self._of_operator = {operator_key(part.first): part for part in parts}
-        #: An operator that waits for a call has its output in the same memory.
+        #: By memory: the parts with an output there. An operator that waits for a call returns the same memory.
         self._of_memory: dict[Hashable, list[CallPart]] = {}
         for part in sorted(parts, key=lambda part: part.begin):
             for record in part.outputs:
@@ -169,7 +174,7 @@ class _Calls:
             ranks = [*part.members]
         for rank in ranks:
             own_part = parts.get(rank)
-            # A rank without records of the call has the same time: ranks run one program.
+            # A rank without records of this call is assumed to send at the same position: all ranks run one program.
             point = Point(rank, (own_part or part).begin) if rank in self._book.ranks else None
             yield _Sender(rank, point, () if own_part is None else own_part.inputs)
 
@@ -179,7 +184,7 @@ class _InputVerdicts:
 
     def __init__(self, pairs: Pairs, senders: Iterable[_Sender]) -> None:
         keys = {record_key(record) for sender in senders for record in sender.inputs}
-        #: Pairs of equal steps are left out.
+        #: "equal" unless a pair says otherwise: `looked_at` leaves out the pairs of equal steps.
         self._verdicts = dict.fromkeys(keys, "equal")
         for pair in pairs.looked_at() if keys else ():
             if pair.actual is not None and (key := record_key(pair.actual)) in keys:
@@ -200,7 +205,10 @@ def _why_received(
     times: Mapping[Point, Clock],
     writes: _Writes,
 ) -> Optional[str]:
-    """Return the reason if a difference was received from another rank. remaining: the origins before it."""
+    """Return the reason why a difference is taken as received from another rank; None if it stays an origin.
+
+    remaining: the earlier origins that stay
+    """
     part, origin = candidate.part, candidate.origin
     if part is None:
         return None
@@ -252,12 +260,12 @@ def _of_unknown_kind(origin: Origin, why: Sequence[str]) -> Origin:
 
 
 def _with_effects(timed: _TimedOrigin, received: Sequence[_TimedOrigin], times: Mapping[Point, Clock]) -> Origin:
-    """Return an origin with the differences that it explains on other ranks."""
+    """Return the origin, with a line of evidence and a higher count if it explains differences on other ranks."""
     effects: dict[int, int] = {}
     for effect in received:
         rank = effect.point.rank
         if rank != timed.point.rank and happens_before(times[timed.point], times[effect.point]):
-            # Differences of one rank may have the same consequences.
+            # Received differences of one rank may have the same consequences, so only the largest count is used.
             effects[rank] = max(effects.get(rank, 0), effect.origin.explains + 1)
     if not effects or timed.origin.kind in LAST:
         return timed.origin
@@ -269,7 +277,8 @@ def _with_effects(timed: _TimedOrigin, received: Sequence[_TimedOrigin], times: 
 def _points_of(origins: Sequence[Origin], pairs: Pairs) -> dict[Hashable, Point]:
     """Return the times of the operators of origins.
 
-    An operator that only the reference runs follows the operator before it that both run.
+    An operator that only the reference runs has no time in actual. It gets the time after the operator before it that
+    both sides run.
     """
     recorded = [(origin.pair, point_of(origin.pair.record)) for origin in origins]
     points = {record_key(pair.record): point for pair, point in recorded if point is not None}
@@ -295,7 +304,7 @@ def _explained(pairs: Pairs, reasons: Mapping[Hashable, str]) -> Pairs:
 
 
 def _version(record: Record) -> Optional[Hashable]:
-    """Return the key of tensors in one memory without a write in between; None if the dump does not record it."""
+    """Return a key of the memory of a tensor that changes with each write; None if the dump does not record it."""
     storage = storage_of(record)
     return None if storage is None else (record.run, record.rank, record.step, storage)
 

@@ -1,8 +1,9 @@
 """Tell which of two ranks has the wrong value of a parameter, by the operators that wrote it.
 
-Two different values alone do not tell that. But a rank whose value is not the one that its last update wrote was
-changed behind the program; an update that only one rank runs, or runs with other arguments, is the first difference;
-and an update of the same inputs can be computed again.
+Two different values alone do not tell that, but the updates may. If the value on a rank is not the one that its last
+update wrote, something that is not recorded has changed it. If only one rank runs an update, or runs it with other
+arguments, that update is the first difference. And if both ranks update the same inputs, the update can be computed
+again.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from ascend_dump.reading import Record
 
 __all__ = ["ParameterUpdates", "WrongRank"]
 
-#: Updates of one parameter that are kept: those of the last steps.
+#: Number of updates of one parameter that are kept: the last ones.
 _MOST_UPDATES = 32
 
 
 class WrongRank(NamedTuple):
     """The result of `ParameterUpdates.compared`.
 
-    record    the first record that is known to differ; None: the value itself
+    record    the first record that is known to differ; None if that is the value itself
     evidence  the reason in words
     rank      the rank that is wrong; None if that cannot be told
     """
@@ -39,7 +40,7 @@ class WrongRank(NamedTuple):
 
 
 class _ParameterUpdate(NamedTuple):
-    """An operator that wrote a parameter, with the output that has the parameter."""
+    """An operator that wrote a parameter. record: its output with the new value; members: all its records."""
 
     call: Hashable
     record: Record
@@ -57,7 +58,7 @@ class ParameterUpdates:
         self._updates: dict[tuple[RankRun, str], list[_ParameterUpdate]] = {}
 
     def add(self, record: Record, call: Hashable, members: Sequence[Record]) -> None:
-        """Add an output with the value of a parameter. call: the same for all ranks"""
+        """Add an output with the new value of a parameter. call: a key of the call that is the same on all ranks."""
         if record.rank is not None and record.parameter is not None:
             updates = self._updates.setdefault(((record.rank, record.run), record.parameter), [])
             updates.append(_ParameterUpdate(call, record, tuple(members)))
@@ -66,7 +67,7 @@ class ParameterUpdates:
     def compared(self, parameter: str, right: Record, wrong: Record) -> Optional[WrongRank]:
         """Return how two ranks got different values of a parameter; None if their updates do not tell.
 
-        right, wrong  records with the two values; the names are those that the caller assumes
+        right, wrong  records with the two values; which of them is wrong is only an assumption
         """
         sides = [self._before(parameter, record) for record in (right, wrong)]
         if not all(sides):
@@ -84,10 +85,10 @@ class ParameterUpdates:
         return self._of_updates(*sides)
 
     def _before(self, parameter: str, record: Record) -> list[_ParameterUpdate]:
-        """Return the updates of the last updated step up to a record."""
+        """Return the updates before a record, of the last step that has any. An output is an update itself."""
         moment = _moment(record)
         key = ((record.rank or 0, record.run), parameter)
-        # The operator that updates the parameter next reads the value of the update before.
+        # An input has the value of the update before its own operator, even if that operator updates it next.
         is_result = record.io == "output"
         updates = [
             update
@@ -135,9 +136,10 @@ def _differing_update(right: _ParameterUpdate, wrong: _ParameterUpdate) -> Optio
 def _computed_again(
     sides: tuple[Optional[Operator], Optional[Operator]], outputs: tuple[Record, Record]
 ) -> Optional[WrongRank]:
-    """Return the rank whose update is wrong for its inputs, which both ranks have in common.
+    """Run the update again, and return the rank whose output is wrong; the inputs of both ranks are the same.
 
-    None without PyTorch, and for operators whose kernels may not check their arguments: files are data.
+    None without PyTorch, or if neither or both are wrong. None also for operators whose kernels may not check their
+    arguments, because the files of a dump are not trusted.
     """
     from ascend_dump.analysis.replay.checked_operators import is_checked
     from ascend_dump.analysis.replay.rerun import Rerun

@@ -1,4 +1,4 @@
-"""The index of one rank in two runs: its first record that differs, and its collectives, as one small table."""
+"""Compare the indexes of one rank in two runs: return its first difference and its collectives as a small table."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["COUNTS", "PROGRAM_FIELDS", "index_of_rank"]
 
-#: The operator of a record in the program.
+#: The columns that identify a record in the program.
 PROGRAM_FIELDS = ("step", "op_type", "op_name", "io", "index", "source")
-#: Statistics that do not depend on the order of the elements, and sums whose last digits do.
+#: Statistics that do not depend on the order of the elements, and sums, whose last digits depend on it.
 _EXACT, _SUMS = ("max", "min", "nan"), ("mean", "l2norm")
-#: The bytes of a tensor within hashed ones: see `ascend_dump.dump_format.StoredView`.
+#: The columns that describe a tensor as a part of the hashed bytes: see `ascend_dump.dump_format.StoredView`.
 _VIEW = ("dtype", "shape", "blob_offset", "stored_stride")
 _LISTS = ("shape", "stored_stride")
 _VALUES = (*_VIEW, "blob_nbytes", "nbytes", *_EXACT, *_SUMS)
@@ -30,11 +30,11 @@ _COLUMNS = (*PROGRAM_FIELDS, "run", "hash", "attrs", *_VALUES, "skipped")
 #: An added column: the number of the run among those with the same step, from 1.
 _TURN = "turn"
 _ALIGNED = ("step", _TURN, "op_name", "io", "index")
-#: Numbers of records of a rank.
+#: The columns with numbers of records of a rank.
 COUNTS = ("rows", "unequal", "alone", "undecided", "unreadable")
-#: Kinds of collectives in which some ranks only send, or only receive.
+#: Kinds of collectives in which only the root sends ("gives"), or only the root receives ("takes").
 _ROOTED = {"broadcast": "gives", "scatter": "gives", "reduce": "takes", "gather": "takes"}
-#: The columns of a table by their types.
+#: The columns of the table of a rank: those of integers, and those of texts.
 _INTEGERS = ("rank", *COUNTS, "position", "end", "step", "index", "found", "written", "size", "needs")
 _TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key", "run", "shard")
 
@@ -96,7 +96,7 @@ def _catalog_of(path: str, run: str) -> str:
 
 
 def _table() -> dict[str, Any]:
-    """Return the columns of the table of `index_of_rank`."""
+    """Return the columns of the table of `index_of_rank`, with their types."""
     import polars as pl
 
     kinds = dict.fromkeys(_TEXTS, pl.Utf8) | dict.fromkeys(_INTEGERS, pl.Int64)
@@ -104,9 +104,9 @@ def _table() -> dict[str, Any]:
 
 
 def _read(path_text: str) -> tuple[polars.DataFrame, list[LostRecords]]:
-    """Return the columns to compare, in the order of the index of a rank, and its runs that have lost records.
+    """Return the index of a rank with the columns to compare, and its runs that have lost records.
 
-    Lost records of a catalog are not known. Raises CorruptDump for a foreign file.
+    A catalog does not tell which records were lost. Raises CorruptDump for a file that is no catalog.
     """
     import polars as pl
 
@@ -115,7 +115,7 @@ def _read(path_text: str) -> tuple[polars.DataFrame, list[LostRecords]]:
 
     if not path_text.endswith(".parquet"):
         dump = open_dump(path_text)
-        # In this order: the lost records of a large dump are counted in its stored catalog.
+        # The order matters: the lost records of a large dump are counted in the stored catalog.
         return dump.catalog().select(*_COLUMNS, "error").collect(), dump.lost_records()
     types = schema()
     path = located(path_text)
@@ -140,7 +140,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _compared(a: polars.DataFrame, b: polars.DataFrame) -> dict[str, Any]:
-    """Return the numbers of records that differ, are in one run only and are undecided, and the first difference."""
+    """Return the counts of `COUNTS` that need a comparison, and the first difference if there is one."""
     import polars as pl
 
     sides = [_values(frame) for frame in (a, b)]
@@ -174,7 +174,10 @@ def _compared(a: polars.DataFrame, b: polars.DataFrame) -> dict[str, Any]:
 
 
 def _values(frame: polars.DataFrame) -> polars.DataFrame:
-    """Return numbered rows with the columns to pair and compare; `valueless`: the record has no value."""
+    """Return numbered rows with the columns to pair and compare.
+
+    Two columns are added: `valueless` if the record has no value, and `unread` if its operator does not read the input.
+    """
     import polars as pl
 
     valueless = (pl.col("nbytes").fill_null(1) == 0) | pl.col("skipped").is_in(NO_VALUES).fill_null(False)
@@ -195,8 +198,8 @@ def _judged(paired: polars.DataFrame, a: polars.DataFrame) -> tuple[polars.DataF
 
     a: the records of actual, to which `row` refers
 
-    Equal hashes prove that tensors are equal if these are the same part of the bytes. Unequal hashes prove a difference
-    only if the tensor is all of the bytes: a slice may be equal in unequal blobs.
+    Equal hashes prove that tensors are equal if both tensors are the same part of the hashed bytes. Unequal hashes
+    prove a difference only if the hash covers exactly the tensor: a slice may be equal in unequal blobs.
     """
     import polars as pl
 
@@ -225,9 +228,9 @@ def _unequal(names: Iterable[str]) -> polars.Expr:
 
 
 def _without_gaps(pairs: polars.DataFrame, a: polars.DataFrame) -> polars.Series:
-    """Return for each tensor of actual whether its elements fill one range of bytes without overlap.
+    """Return for each tensor of actual if its elements fill one range of bytes without gaps and overlap.
 
-    Many tensors have few shapes and strides, so each is computed once.
+    This is computed once for each combination of shape and strides, of which many tensors have only a few.
     """
     import polars as pl
 
@@ -254,7 +257,7 @@ def _fill(shape: Optional[Iterable[int]], strides: Optional[Iterable[int]]) -> b
 
 
 def _positions(joined: polars.DataFrame, only_b: polars.DataFrame) -> polars.DataFrame:
-    """Return the positions in actual for records that only the reference has: after the pairs before them."""
+    """Return positions in actual for records that only the reference has: each comes after the pairs before it."""
     import polars as pl
 
     if not only_b.height:
@@ -265,7 +268,7 @@ def _positions(joined: polars.DataFrame, only_b: polars.DataFrame) -> polars.Dat
 
 
 def _joins(frame: polars.DataFrame, rank: int) -> polars.DataFrame:
-    """Return one row for each collective, with its first and last position in the index."""
+    """Return one row for each collective, with the position in the index of its first record and first output."""
     import polars as pl
 
     records = frame.with_row_index("position").filter(pl.col("attrs").str.contains('"collective"', literal=True))

@@ -1,4 +1,4 @@
-"""Statistics of many ranks on an executor: workers read the tensors and send their statistics back."""
+"""Measure statistics of many ranks on an executor: workers read the tensors and send statistics back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["measured", "ranks_apart"]
 
 
 def ranks_apart(dumps: Iterable[Dump]) -> Optional[list[int]]:
-    """Return the ranks of which the names of files separate the records; None if there is one, or they do not."""
+    """Return the ranks if file names alone tell the rank of each record; None if they do not, or for a single rank."""
     ranks: set[Any] = set()
     for dump in dumps:
         ranks |= dump.known_values("rank")
@@ -37,10 +37,10 @@ def measured(
     *,
     watch: Optional[Callable[[Iterable[str]], Iterable[str]]] = None,
 ) -> Iterator[Record]:
-    """Yield the records of a dump in their order; those without recorded statistics have those of their values.
+    """Yield the records of a dump in their order; records without recorded statistics get measured ones.
 
-    The ranks are measured in parallel, one task for each; records of a dump of one rank are not changed. `watch` and
-    errors are those of `map_ranks`.
+    The ranks are measured in parallel, one task for each. Records of a dump of one rank are yielded unchanged: they
+    measure their statistics on access. `watch` and errors are those of `map_ranks`.
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as executor:   # doctest: +SKIP
@@ -64,7 +64,7 @@ def measured(
 
 
 def statistics_of_rank(dump: Dump, rank: int) -> polars.DataFrame:
-    """Return the statistics, or the error, of each record of a rank without recorded ones, by file and number."""
+    """Return the statistics of each record of a rank that has no recorded ones, or the error, by file and number."""
     import polars as pl
 
     rows: list[tuple[str, int, str]] = []
@@ -90,7 +90,7 @@ def _key(record: Record, numbers: dict[str, int]) -> tuple[str, int]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of numpy as one of Python."""
+    """Convert a numpy number to a Python number."""
     return value.item()
 
 
@@ -138,6 +138,6 @@ class _MeasuredLoader:
             result["message"], hint=result["hint"], code=result["code"]
         )
         if isinstance(error, ReadError):
-            # The message contains them already.
+            # The message contains path and offset already.
             error.path, error.offset = result["path"], result["offset"]
         raise error

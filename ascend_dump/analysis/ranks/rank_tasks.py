@@ -1,9 +1,9 @@
-"""Map and reduce over ranks: a function returns a small table of each, stored as Parquet until all are complete.
+"""Map and reduce over ranks: a function returns a small table per rank, stored as Parquet until all are complete.
 
-    {work}/{name}-{made_of}.parquet     the table of one task
+    {work}/{name}-{digest}.parquet      the table of one task
 
-A file gets its name when it is complete, and its task is not repeated: after a killed worker only its own task is, and
-after a killed process only the tasks without a file.
+A file gets its name when it is complete. Then its task is not repeated: after the death of a worker or of this process,
+only the tasks without a file are run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RankTask(NamedTuple):
     """The task of one rank.
 
     name       unique, and the beginning of the name of its file: letters, digits, ".", "_" and "-"
-    made_of    a digest of all inputs of the result: the files of the rank with sizes and times, and the settings
+    made_of    a text that differs if any input of the result does: names, sizes and times of files, and settings
     arguments  of the function; they must be picklable if the executor has processes
     """
 
@@ -55,8 +55,8 @@ class RankTask(NamedTuple):
 class Partials:
     """The tables of all tasks, on disk. A context manager: at its end a temporary directory is removed.
 
-    paths     of the Parquet files, in the order of the tasks
-    repeated  names of the tasks of this call; the files of all others are of an earlier one
+    paths     the Parquet files, in the order of the tasks
+    repeated  names of the tasks that this call ran; the files of the others are from an earlier call
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Partials:
         self.paths = tuple(paths)
         self.repeated = tuple(repeated)
         self._temporary = temporary
-        #: The lock of the directory.
+        #: Releases the lock of the directory.
         self._resources = resources
 
     def scan(self) -> polars.LazyFrame:
@@ -118,8 +118,8 @@ def map_ranks(
               the machine of the worker; only the table is sent back
     executor  any `concurrent.futures.Executor`, such as `dask.distributed.Client(...).get_executor()`; None: the tasks
               run in this process, one after the other
-    work      the directory of the tables; else one in the user's cache directory. That is removed after use, but not
-              after an error, so that the same call continues there
+    work      the directory of the tables; None: a directory in the user's cache directory. It is removed after use, but
+              not after an error, so that the same call can continue with its tables
     watch     an iterator function that receives the names of completed tasks and yields them, for a progress display
 
     Raises the errors of the function, ConfigError for an object that is no executor, WorkerLost if the executor lost a
@@ -155,7 +155,7 @@ def _mapped(
     directory: Path,
     watch: Optional[_Watch],
 ) -> tuple[list[Path], list[str]]:
-    """Return the files of all tasks, and the names of the tasks of this call."""
+    """Run the tasks without a file; return the files of all tasks, and the names of the tasks that were run."""
     paths = [directory / f"{task.name}-{_digest(function, task)}.parquet" for task in tasks]
     missing = [(task, path) for task, path in zip(tasks, paths) if not _is_whole(path)]
     if len(missing) < len(tasks):
@@ -217,14 +217,14 @@ def _is_loss(error: Exception) -> bool:
 
 
 def table_bytes(function: Callable[..., polars.DataFrame], arguments: tuple[Any, ...]) -> bytes:
-    """Return the table of a task as Parquet: worker and caller may have no common disk."""
+    """Run a task and return its table as the bytes of a Parquet file, because worker and caller may share no disk."""
     buffer = io.BytesIO()
     function(*arguments).write_parquet(buffer, compression="zstd")
     return buffer.getvalue()
 
 
 def _save(table: bytes, path: Path) -> None:
-    """Write a file; it gets its name once it is complete on the disk."""
+    """Write a table to a file, which gets its final name once it is complete on the disk."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_FILE), "wb") as file:
@@ -261,7 +261,7 @@ def _digest(function: Callable[..., Any], task: RankTask) -> str:
 
 
 def _locked_directory(function: Callable[..., Any], tasks: Sequence[RankTask], resources: contextlib.ExitStack) -> Path:
-    """Return the locked directory of these tasks; a new one if another call with the same tasks has locked it."""
+    """Lock and return the directory of these tasks; if another call has locked it, return a new directory."""
     import fcntl
     import tempfile
 

@@ -1,4 +1,4 @@
-"""NaN and Inf received from another rank, by a collective or a message with both parts in the dump."""
+"""Find NaN and Inf that a rank received in a collective or message of which the sender is in the dump too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Givers", "GivingRanks"]
 
 
 class Givers(NamedTuple):
-    """The parts of other ranks with NaN or Inf in their inputs, in a call to which this rank sent finite numbers."""
+    """The parts of the ranks that sent NaN or Inf into a call, to which this rank sent only finite numbers."""
 
     parts: tuple[CallPart, ...]
 
@@ -28,7 +28,7 @@ class GivingRanks:
 
     def __init__(self) -> None:
         self._book = CallBook()
-        #: By identity, which stays unique while the record exists.
+        #: Sent tensors with NaN or Inf by identity, which stays unique while the record exists.
         self._wrong: dict[int, Record] = {}
 
     def look_at(self, members: Sequence[Record], finding: Optional[NonFiniteOperator]) -> None:

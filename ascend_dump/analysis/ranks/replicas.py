@@ -1,4 +1,7 @@
-"""Tensors that have to be equal on several ranks: parameters of data parallelism, and replicated placements."""
+"""Find differences of tensors that have to be equal on several ranks.
+
+These are parameters of data parallelism, and tensors that are replicated by their placement.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ __all__ = ["Replicas"]
 
 
 class _Copy(NamedTuple):
-    """The copy of one rank, with its content; is_placed: a placement, and not only a parameter, makes it a replica."""
+    """The copy of one rank, with its content. is_placed: its placement says that it is a replica."""
 
     record: Record
     content: Any
@@ -38,12 +41,12 @@ class Replicas:
     """Gathers tensors that may be replicas, operator by operator in the order of the dump."""
 
     def __init__(self) -> None:
-        #: By run, tensor and part, of each rank.
+        #: By run, tensor and part, and then by rank.
         self._copies: dict[tuple[Any, ...], dict[int, _Copy]] = {}
         self._gradients = SynchronisedGradients()
         self._updates = ParameterUpdates()
         self._exchanges = False
-        #: Calls outside of modules so far, by rank, step and `_call_site`.
+        #: Number of calls outside of modules so far, by rank, step, operator, source line, parameters and shapes.
         self._calls: Counter[Hashable] = Counter()
 
     def look_at(self, members: Sequence[Record]) -> None:
@@ -71,16 +74,17 @@ class Replicas:
                     copies.setdefault(record.rank, _Copy(record, content, placed is not None))
 
     def _is_averaged(self, record: Record, attrs: Mapping[str, Any]) -> bool:
-        """Return True for a reduction of a parameter: ranks train by themselves, and differ until then."""
+        """Return True for an all_reduce of a parameter: ranks that average parameters may differ until then."""
         if "c10d" not in record.op_type or attrs.get("collective", {}).get("kind") != "all_reduce":
             return False
         return _is_parameter(record.parameter or "") or self._gradients.parameter_of(record) is not None
 
     def _call(self, members: Sequence[Record]) -> Hashable:
-        """Return the name of a call, which is the same on all ranks.
+        """Return a key of a call that is the same on all ranks.
 
-        Operators outside of modules are numbered in the order of their execution, and one rank may run further ones: it
-        writes a log. So they are known by their line, and by the parameters that they read and write.
+        Names of operators outside of modules contain their number in the order of execution. Ranks may number them
+        differently, for example if only one rank writes a log. So such a call is identified by its source line, by its
+        parameters and shapes, and by the number of such calls before it.
         """
         first = members[0]
         if first.module or not first.source:
@@ -109,7 +113,7 @@ class Replicas:
             yield from findings
 
     def _of_launches(self) -> dict[tuple[Hashable, ...], dict[int, _Copy]]:
-        """Return the copies by launch of the program: its ranks may begin in different seconds."""
+        """Return the copies by launch of the program, instead of by run: ranks may name runs by different seconds."""
         launch = launches((rank, key[0]) for key, copies in self._copies.items() for rank in copies)
         by_launch: dict[tuple[Hashable, ...], dict[int, _Copy]] = {}
         for key, copies in self._copies.items():
@@ -152,9 +156,10 @@ class Replicas:
             yield RankFinding(record, text)
 
     def _replicas_of(self, copies: dict[int, _Copy], were_equal: Optional[bool]) -> tuple[dict[int, _Copy], str]:
-        """Return the copies that have to be equal, and the reason; none if they may be parts of a model.
+        """Return the copies that have to be equal, and the reason in words; ({}, "") if they may be parts of a model.
 
-        were_equal  the copies were equal before; False: only constants of an initialisation
+        were_equal  True if the copies were equal in an earlier step; False if they were, but only as constants of an
+                    initialisation; None if they were not
         """
         if any(copy.is_placed for copy in copies.values()):
             return copies, "replicated by its placement"
@@ -183,15 +188,16 @@ class Replicas:
 
 
 def _is_view_outside(record: Record) -> bool:
-    """Return True for a view outside of modules: the parameter may be updated by another rank, and not received yet."""
+    """Return True for a view outside of modules. This rank may not have received the updated parameter yet."""
     is_outside = not record.module and "/" not in record.op_name
     return record.io == "input" and is_outside and is_view(operator_class(record.op_type))
 
 
 def _is_exchange(record: Record, attrs: Mapping[str, Any]) -> bool:
-    """Return True for a call by which ranks work on parts of one model: their parameters may be different ones.
+    """Return True for a call that ranks use to work on parts of one model, so that they may have other parameters.
 
-    These are messages, all_to_all, and reductions or gathers of activations. A broadcast in forward is that of buffers.
+    These calls are messages, all_to_all, scatter, gather, and reductions or gathers in the forward pass. A broadcast is
+    none of them: in the forward pass it sends buffers.
     """
     kind = attrs.get("collective", {}).get("kind", "") if "c10d" in record.op_type else ""
     if kind in ("all_reduce", "all_gather", "reduce_scatter"):
@@ -208,7 +214,7 @@ def _groups(contents: Mapping[int, Hashable]) -> list[list[int]]:
 
 
 def _replicated(placement: Placement, rank: int) -> Optional[tuple[Any, ...]]:
-    """Return the key of the ranks with the same part as this one; None if no other rank has it."""
+    """Return a key that is the same on all ranks with the same part; None if only this rank has its part."""
     if not any(axis == "replicate" and size > 1 for axis, size in zip(placement.axes, placement.mesh)):
         return None
     coordinates = placement.coordinates(rank)
@@ -224,7 +230,7 @@ def _moment(copies: dict[int, _Copy]) -> tuple[int, int]:
 
 
 def _difference(record: Record, second: Record) -> Optional[str]:
-    """Return the difference of two tensors in words; None for rounding."""
+    """Return the difference of two tensors in words; None if it is rounding, in a tensor without `requires_grad`."""
     try:
         a, b = record.numpy(), second.numpy()
     except AscendDumpError:

@@ -1,7 +1,7 @@
-"""Updates of the parts of one tensor on several ranks: all ranks run them with the same numbers.
+"""Check that all ranks update their parts of one tensor with the same numbers, such as a learning rate.
 
-A part has no copy on another rank, so a wrong learning rate of one rank, or a clipping by the norm of its own part,
-makes no tensor differ that has to be equal.
+A part has no copy on another rank to compare it with. So if one rank has a wrong learning rate, or clips by the norm of
+its own part, no tensors differ that have to be equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ShardUpdates"]
 
 
 class _ShardUpdate(NamedTuple):
-    """The first record of an update of the part of a rank; numbers: the contents of its inputs with one element."""
+    """The first record of an operator that updates a part. numbers: the contents of its scalar inputs."""
 
     record: Record
     numbers: tuple[Hashable, ...]
@@ -31,12 +31,12 @@ class _ShardUpdate(NamedTuple):
 class ShardUpdates:
     """Gathers the operators outside of the passes that write into a part of a tensor, in the order of the dump.
 
-    most: numbers whose relative difference is not larger may differ by rounding
+    most: the largest relative difference of two numbers that may be rounding
     """
 
     def __init__(self, most: float) -> None:
         self._most = most
-        #: By run, operator, tensor and number of the call, of each rank.
+        #: By run, operator, tensor and number of the call, and then by rank.
         self._updates: dict[tuple[Any, ...], dict[int, _ShardUpdate]] = {}
         self._calls: Counter[Hashable] = Counter()
 
@@ -45,7 +45,7 @@ class ShardUpdates:
         first = members[0]
         if first.phase != "other" or first.error is not None or first.rank is None or not writes(first.op_type):
             return
-        # Most operators have none, and reading one takes longer than asking.
+        # Most operators have no placement, and parsing one takes longer than this test.
         placement = Placement.of(first.attrs) if "placement" in first.attrs else None
         if first.io != "input" or placement is None or not any(axis.startswith("shard") for axis in placement.axes):
             return

@@ -1,8 +1,8 @@
-"""Parameters with one gradient on several ranks, by their contents: data parallelism keeps such parameters equal.
+"""Find parameters whose gradient several ranks have in common: data parallelism keeps such parameters equal.
 
-A gradient is synchronised over the ranks where it has the same content at some time of a step, although backward wrote
-different ones, or where backward wrote the same one. No name of a wrapper and no kind of collective is needed, and
-shards have gradients of their own.
+Only contents are compared, so that no wrapper or collective has to be known by name. A gradient is synchronised over
+ranks if it has the same content on them at some time of a step, and backward wrote different contents there. Equal
+contents of backward count too, unless all elements are equal. Shards have gradients of their own.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class SynchronisedGradients:
     """Gathers the gradients of parameters, operator by operator in the order of the dump."""
 
     def __init__(self) -> None:
-        #: The first content of each tensor of the current step, by rank: its memory and shape as key.
+        #: By rank: the current step, and the first content of each of its tensors, by memory and shape.
         self._written: dict[RankRun, tuple[Optional[int], dict[Hashable, Hashable]]] = {}
-        #: By step, parameter, and rank.
+        #: By step and parameter, and then by rank.
         self._gradients: dict[tuple[Optional[int], str], dict[RankRun, _GradientContents]] = {}
         #: Contents that gradients were filled with.
         self._fillings: set[Hashable] = set()
-        #: The parameter in a storage of a step.
+        #: By rank, step and storage: the name of the parameter in it.
         self._parameters: dict[tuple[RankRun, Optional[int], int], str] = {}
 
     def look_at(self, record: Record, attrs: Mapping[str, Any]) -> None:
@@ -70,14 +70,14 @@ class SynchronisedGradients:
             self._parameters[rank, step, storage] = parameter
 
     def parameter_of(self, record: Record) -> Optional[str]:
-        """Return the name of the parameter that a record holds; None if no optimizer reads it in this step."""
+        """Return the name of the parameter in the storage of a record; None if no record of the step names it."""
         if record.rank is None:
             return None
         storage = record.attrs.get("storage", -1)
         return self._parameters.get(((record.rank, record.run), record.step, storage))
 
     def ranks_of(self, parameter: str, step: Optional[int], runs: Sequence[RankRun]) -> tuple[RankRun, ...]:
-        """Return those of the runs that had the same gradient of a parameter at some time of a step; else nothing."""
+        """Return those of the runs over which the gradient of a parameter is synchronised in a step; () if none are."""
         gradients = self._gradients.get((step, parameter), {})
         by_content: dict[Hashable, list[RankRun]] = {}
         for run in runs:

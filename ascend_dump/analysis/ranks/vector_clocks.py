@@ -1,4 +1,4 @@
-"""The order of events of several ranks, by vector clocks (Lamport 1978, Mattern 1989).
+"""Order the events of several ranks in time by vector clocks (Lamport 1978, Mattern 1989).
 
 Events of one rank are ordered by their positions. The input of a rank to a call (its part of an all_reduce, the message
 of a send) comes before the outputs of all ranks of the call.
@@ -18,7 +18,7 @@ __all__ = ["Clock", "Join", "Point", "clocks", "happens_before"]
 
 
 class Point(NamedTuple):
-    """A moment of a rank: positions increase from event to event."""
+    """A moment in the run of a rank: positions increase from event to event."""
 
     rank: int
     position: int
@@ -42,9 +42,9 @@ class Join(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """The last position of each rank that certainly comes before a point; -1 if there is none.
+    """A point, and in `seen` the last position of each rank that certainly comes before it; -1 if there is none.
 
-    columns: rank -> its index in `seen`.
+    columns: the index in `seen`, by rank
     """
 
     point: Point
@@ -58,7 +58,7 @@ class Clock(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """The next event of a rank; ends of calls come after beginnings at the same position."""
+    """An event of a rank. At the same position, ends of calls come after beginnings."""
 
     position: int
     kind: int  # 0 sends, 1 receives, 2 a point of the result
@@ -111,7 +111,8 @@ def clocks(joins: Iterable[Join], points: Iterable[Point]) -> dict[Point, Clock]
             queue.pop()
             if kind == 1:
                 pending_takers[join.key] -= 1
-                # Drop the clock after the last part: many ranks have many calls and long clocks.
+                # The clock of a call is dropped after its last part, to save memory: there are many calls, and clocks
+                # are as long as there are ranks.
                 is_open = pending_takers[join.key] or pending_senders[join.key]
                 received = sent.get(join.key) if is_open else sent.pop(join.key, None)
                 if received is not None:

@@ -17,7 +17,7 @@ __all__ = ["RankWorkers"]
 
 _Result = TypeVar("_Result")
 _GUARD = 'start workers below `if __name__ == "__main__":`, because each worker process imports the program first'
-#: A task whose process dies so often is the reason itself.
+#: If the process of one task dies this many times, the task itself is taken as the reason.
 _MOST_DEATHS = 3
 
 
@@ -25,7 +25,7 @@ class RankWorkers(Executor):
     """An executor of `count` processes on this machine.
 
     A `ProcessPoolExecutor` ends as a whole when one of its processes is killed. Here that process is replaced and its
-    task is repeated, up to three times; then WorkerLost is raised for it.
+    task is repeated. If the processes of a task are killed three times, WorkerLost is raised for the task.
 
     >>> with RankWorkers(2) as workers:   # doctest: +SKIP
     ...     ascend_dump.compare("npu_dumps", "gpu_dumps", executor=workers)
@@ -71,7 +71,8 @@ class RankWorkers(Executor):
             self._idle.put(pool)
 
     def _new(self) -> ProcessPoolExecutor:
-        # A forked process may wait for ever for a lock of a thread that it does not have.
+        # A forked process has no copies of the threads of this process. It may wait for ever for a lock that one of
+        # them held, so processes are spawned.
         pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         with self._lock:
             self._all.add(pool)

@@ -1,9 +1,9 @@
 """Find collectives with wrong results, when several ranks are compared with one.
 
-Collectives run only on the side with several ranks, so the other side is no reference for them. Their inputs are: a
-sum is computed again, and moved data must arrive unchanged. A wrong call is an origin. Later differences of tensors
-over several ranks, and of operators that only these ranks run, follow from it. Operators that the single rank runs
-too are judged by their own inputs and stay origins.
+Collectives run only on the side with several ranks, so the other side is no reference for them. Their results are
+judged by their inputs: a sum is computed again, and moved data must arrive unchanged. A wrong call is an origin. Later
+differences of tensors over several ranks, and of operators that only these ranks run, follow from it. Operators that
+the single rank runs too are judged by their own inputs and stay origins.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def with_wrong_calls(origins: Sequence[Origin], records: Iterable[Record], pairs
     """Add wrong collective calls to the origins, and remove those origins that follow from them.
 
     records  of the side with several ranks, in the order of the dump
-    pairs    all pairs; those of the calls are looked up in them
+    pairs    all pairs, among them those of the calls
     """
     if not origins:
         return []
@@ -44,7 +44,8 @@ def with_wrong_calls(origins: Sequence[Origin], records: Iterable[Record], pairs
     if not wrong:
         return list(origins)
     points = [point_of(origin.pair.record) if _may_follow(origin) else None for origin in origins]
-    # A tensor over several ranks has terms of all of them; they run the same program.
+    # A tensor over several ranks has terms of all of them. All ranks run one program, so the tensor is taken to exist
+    # at the same position on the rank of the wrong call.
     over_ranks = {
         Point(call.point.rank, point.position)
         for call in wrong
@@ -72,7 +73,7 @@ def with_wrong_calls(origins: Sequence[Origin], records: Iterable[Record], pairs
 
 
 def once_for_ranks(origins: Sequence[Origin]) -> list[Origin]:
-    """Return the origins at one operator of several ranks once: they run one program. The evidence names the ranks."""
+    """Merge origins at the same operator of several ranks, which run one program. The evidence names the ranks."""
     groups: dict[Hashable, list[Origin]] = {}
     for origin in origins:
         is_of_actual = origin.pair.actual is not None, origin.pair.reference is not None
@@ -89,8 +90,8 @@ def once_for_ranks(origins: Sequence[Origin]) -> list[Origin]:
 def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
     """Return the origins in the order of steps, without combined ones that an origin on a single rank explains.
 
-    Combined origins concern tensors over several ranks, such as a sum. They are dropped if an origin of the same or an
-    earlier step names the wrong rank.
+    Combined origins are those at collectives, and at tensors over several ranks, such as a sum. They are dropped if the
+    same or an earlier step has an origin on a single rank, which names the wrong rank.
     """
     steps: dict[int, list[Origin]] = {}
     for origin in origins:
@@ -124,7 +125,7 @@ def _checked(records: Iterable[Record]) -> tuple[CallBook, list[_WrongCall]]:
     wrong = []
     for parts in book.calls.values():
         for finding in check_call(parts)[0] if len(parts) > 1 else ():
-            # The time of the input of its rank, before the outputs of all ranks.
+            # The time at which the rank sends its input, which is before the outputs of all ranks.
             point = point_of(finding.record)
             if point is not None:
                 wrong.append(_WrongCall(finding, point, frozenset(operator_key(part.first) for part in parts)))

@@ -1,6 +1,7 @@
-"""Operators that are run without being asked: their kernels check shapes and arguments.
+"""Operators that are replayed by default, because their kernels check shapes and arguments.
 
-Nothing proves that the files of a dump are harmless. Views and copies among them stay within their input.
+The check matters because the files of a dump may be malicious. Views and copies in these lists read no memory outside
+of their input.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _CHECKED = frozenset(
         *("_softmax_backward_data", "_log_softmax_backward_data", "native_layer_norm_backward"),
     )
 )
-#: Operators of whole layers, which a local error is measured of: their kernels check shapes too.
+#: Further operators that occur in layers, whose local error is measured by replaying them. Their kernels check shapes
+#: too.
 _IN_LAYERS = frozenset(
     (
         *("t", "view", "_unsafe_view", "transpose", "permute", "reshape", "expand", "unsqueeze", "squeeze", "select"),
@@ -33,7 +35,7 @@ _IN_LAYERS = frozenset(
 
 
 def is_checked(op_type: str, *, in_layers: bool = False) -> bool:
-    """Return True for an ATen operator that is run again without being asked.
+    """Return True for an ATen operator that is replayed by default.
 
     in_layers: also operators that layers consist of beside arithmetic, such as views
     """

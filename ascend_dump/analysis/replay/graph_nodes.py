@@ -1,9 +1,9 @@
-"""Run operators of GE again as the nodes of PyTorch's graph that torchair converted to them.
+"""Replay operators of GE: find the nodes of PyTorch's graph that torchair converted to them, and run these nodes.
 
-torchair's text of the graph contains the call of a node, its arguments, and the operators of GE that it became. The
-inputs of a node are the recorded inputs of these; else recorded inputs or outputs of other operators with the same
-value; views of such values are computed from them. Its output is that of the last of its operators, if the text is
-unambiguous about it.
+torchair's text of the graph contains the call of each node, its arguments, and the GE operators that it became. The
+values of the arguments are the recorded inputs of these GE operators. Else they are recorded inputs or outputs of other
+operators with the same value, or views that are computed from such values. The output of a node is the output of the
+last of its GE operators, if the text tells which one that is.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _LAYOUTS = ("strided", "sparse_coo")
 _FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
 #: Names of torchair's graphs.
 _TORCHAIR = re.compile(r"graph_\d+", re.ASCII)
-#: Limit for views of views.
+#: Maximum depth of views of views that are computed.
 _DEEPEST = 64
 #: An output of an operator of GE: the name of the operator, and the index.
 _Output = tuple[str, int]
 
 
 class CalledNode(NamedTuple):
-    """A node as an operator: its records are those of GE's operators, with their positions in the call.
+    """A node in the form of a recorded operator. Its records are those of GE operators, numbered as in its call.
 
-    recorded  the records of the dump, by output
+    recorded  the original records of the dump, by index of the output
     """
 
     operator: Operator
@@ -54,7 +54,7 @@ class CalledNode(NamedTuple):
 
 
 class _Run:
-    """One run of a graph: its operators of GE, and their description in the text."""
+    """One run of a graph: its recorded GE operators, and their description in the text."""
 
     def __init__(self, dump: Dump, graph: FxGraph, operators: Sequence[Operator], runner: Runner) -> None:
         self._graph = graph
@@ -67,7 +67,7 @@ class _Run:
         for operator in operators:
             for record in operator.outputs:
                 self._outputs.setdefault((operator.op_name, record.index), record)
-                # The graph beside the dump names the origins of a fused operator.
+                # The GE graph beside the dump names the original operators of a fused operator.
                 for index, origins in dump.made_of(record).outputs:
                     for name, output in origins if index == record.index else ():
                         self._outputs.setdefault((name, output), record)
@@ -139,11 +139,11 @@ class _Run:
         return recorded
 
     def _last_of(self, node: FxNode) -> Optional[str]:
-        """Return the operator that computes the value of a node."""
+        """Return the name of the GE operator that computes the value of a node; None if the text does not tell."""
         read = self._read_as(node)
         if read or node.value.name in self._users or self._unwritten:
             return read.pop() if len(read) == 1 else None
-        # A node without readers is returned by the graph, unless the operators of a node without a line follow here.
+        # Each node has its line in the text, and no node reads this one. So the graph returns its value.
         returned = {name.rpartition(":")[0] for name in self._graph.returned}
         candidates = returned & {operator.name for operator in node.operators}
         if len(candidates) != 1:
@@ -163,7 +163,7 @@ class _Run:
         return {name for user in self._computing_users(node) for name in _makers(user) if name in names}
 
     def _computing_users(self, node: FxNode) -> Iterator[FxNode]:
-        """Yield the users of a node that have operators of their own, also behind views without any."""
+        """Yield the users of a node that have GE operators; for users without any, such as views, their users."""
         stack, visited = [node], {node.value.name}
         while stack:
             for user in self._users.get(stack.pop().value.name, ()):
@@ -199,7 +199,10 @@ class _Run:
         )
 
     def _output_of(self, name: str, node: Optional[FxNode]) -> Optional[_Output]:
-        """Return the output of GE's operators that is a node; an input of the graph has the name of its Data."""
+        """Return the output of a GE operator that has the value of a node; None if the text does not tell.
+
+        An input of the graph is the output of the Data operator with the same name.
+        """
         if node is None:
             return name, 0
         whole, index = node.item or (node.value, 0)
@@ -208,12 +211,12 @@ class _Run:
         return None if last is None else (last, index)
 
     def _read_by(self, reader: str, name: str, value: FxValue) -> Optional[Record]:
-        """Return the recorded input of an operator that is this output of another one."""
+        """Return the recorded input of the operator `reader` that is the output `name`; None if there is none."""
         written, operator = self._written.get(reader), self._operators.get(reader)
         if written is None or operator is None or written[0].inputs.count(name) != 1:
             return None
         fitting = [record for record in operator.inputs if _fits(record, value)]
-        # Constants within the call are inputs too, without names there.
+        # Constants of the call are recorded inputs too, but the text does not name them.
         if len(operator.inputs) == len(written[0].inputs):
             fitting = [record for record in fitting if record.index == written[0].inputs.index(name)]
         return _in_model(fitting[0]) if len(fitting) == 1 else None
@@ -230,7 +233,7 @@ class _Run:
 
 
 class NodeOf(NamedTuple):
-    """The node that became an operator of GE. key: of its run."""
+    """The node that became an operator of GE. key: identifies the node in one run of the graph."""
 
     key: Any
     node: FxNode
@@ -252,7 +255,7 @@ class GraphNodes:
         self._runs: dict[Any, _Run] = {}
 
     def of(self, operator: Operator) -> Optional[NodeOf]:
-        """Return the node of an operator; None for one of PyTorch. Raises NotRun without a text of torchair's graph."""
+        """Return the node of a GE operator; None for a PyTorch operator. Raises NotRun without torchair's text."""
         first = next(operator.records)
         if "::" in operator.op_type or first.model is None:
             return None
@@ -340,7 +343,7 @@ def _makers(node: FxNode) -> Iterator[str]:
 
 
 def _fits(record: Record, value: FxValue) -> bool:
-    """Return whether a record has the shape of a node, as far as both are known."""
+    """Return True if a record has the shape of a value; dimensions that the text does not give are not compared."""
     shape = shape_in_model(record)
     if shape is None or value.shape is None:
         return value.shape is None
@@ -348,7 +351,7 @@ def _fits(record: Record, value: FxValue) -> bool:
 
 
 def _plain(value: Any, name: str, add_input: Callable[[FxValue], TensorOf]) -> Any:
-    """Return an argument in the form of `Arguments`. name: that of the schema."""
+    """Return an argument in the form of `Arguments`. name: its name in the schema."""
     if isinstance(value, list):
         return [_plain(element, name, add_input) for element in value]
     if isinstance(value, FxValue):

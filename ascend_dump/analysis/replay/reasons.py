@@ -39,7 +39,7 @@ _WITH_EFFECTS = frozenset(
         *("_resize_output", "_coalesced", "_version", "_backward", "_test_serialization_subcmul", "_backtrace"),
     }
 )
-#: Operators whose result in a finer type means something else.
+#: Operators whose result has another meaning in a finer type, instead of only being more precise.
 _OF_THEIR_TYPE = frozenset({"aten.view.dtype", "aten.nan_to_num", "aten.nan_to_num_", "aten.nextafter", "aten.frexp"})
 _OUTSIDE = frozenset({"as_strided", "as_strided_copy", "as_strided_scatter", "_reshape_alias", "unsafe_chunk"})
 
@@ -73,5 +73,5 @@ def refuse_by_name(call: Arguments) -> tuple[str, str]:
 
 
 def depends_on_type(call: Arguments) -> bool:
-    """Return whether the result of an operator means something else in a finer type, not the same more precisely."""
+    """Return True if the result has another meaning in a finer type, instead of only being more precise."""
     return call.operator in _OF_THEIR_TYPE or call.operator.rpartition(".")[0] in _OF_THEIR_TYPE

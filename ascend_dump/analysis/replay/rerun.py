@@ -1,4 +1,7 @@
-"""Run operators with differing outputs again on their own inputs: is it rounding, and which side is right?"""
+"""Replay operators whose outputs differ, to tell if the difference is rounding, and which side is right.
+
+Each side is run on its own recorded inputs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _RIGHT = ("equal", "noise")
 
 
 class Rerun:
-    """Runs each operator once. Raises FrameworkMissing without PyTorch."""
+    """Replays operators, each at most once. Raises FrameworkMissing without PyTorch."""
 
     def __init__(self, rules: Rules) -> None:
         from ascend_dump.analysis.replay import Runner
@@ -30,7 +33,7 @@ class Rerun:
         self._results: dict[int, tuple[Operator, Union[NotRun, dict[int, Replayed]]]] = {}
 
     def settles(self, match: Match, a: Record, b: Record) -> Optional[str]:
-        """Return why a difference is rounding: both outputs are right for their inputs; None if they are not."""
+        """Return a sentence if both outputs are right for their inputs, so that they differ by rounding; else None."""
         replayed = [self._of(operator, record) for operator, record in ((match.actual, a), (match.reference, b))]
         if any(isinstance(result, str) or result.verdict not in _RIGHT for result in replayed):
             return None

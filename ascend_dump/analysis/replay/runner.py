@@ -22,11 +22,11 @@ __all__ = ["Runner"]
 _BYTES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 _FLOATS = ("float16", "bfloat16", "float32", "float64", *_BYTES)
 _COMPLEX = {"complex32": "complex64", "complex64": "complex128", "complex128": "complex128"}
-#: Integer types by which the bits of types that numpy lacks are passed from ml_dtypes to PyTorch.
+#: By size in bytes: the integer type that carries the bits of types that numpy lacks from ml_dtypes to PyTorch.
 _WORDS = {1: "uint8", 2: "int16"}
 #: Largest tensor, in bytes, that is made without values.
 _MOST_BYTES = 1 << 34
-#: An operator may make this multiple of its recorded bytes, plus a constant.
+#: The outputs of an operator may have at most `_FACTOR` times the bytes of its records, plus `_CONSTANT`.
 _FACTOR, _CONSTANT = 64, 1 << 24
 #: The bytes of an element of the widest type.
 _WIDEST = 16
@@ -50,8 +50,8 @@ class Runner:
     ) -> dict[int, np.ndarray]:
         """Return the outputs by their index. Raises NotRun with the reason.
 
-        wide      the type of floating-point tensors, None: each its own
-        is_small  the size of its outputs was checked before
+        wide      the type that floating-point tensors are converted to; None: each keeps its own type
+        is_small  the size of the outputs was checked before, and is not checked here
         """
         torch = self._torch
         function = self._function(call)
@@ -100,7 +100,11 @@ class Runner:
         return function
 
     def _check_size(self, function: Any, args: list[Any], kwargs: dict[str, Any], operator: Operator) -> None:
-        """Run the operator without memory first, if PyTorch can: a number in a file must not exhaust the memory."""
+        """Raise NotRun if the outputs would be too large: a number in a file must not exhaust the memory.
+
+        Their size is known from a run on meta tensors, which have no memory. If PyTorch cannot do that, it is not
+        checked.
+        """
         torch = self._torch
         if self._is_small(function, args, kwargs):
             return
@@ -111,8 +115,8 @@ class Runner:
             with torch.no_grad():
                 results = _tensors([function(*on_meta[0], **on_meta[1])], torch)
         except Exception:
-            # Many operators have no meta kernel, or shapes that depend on values. Operators that make a tensor of
-            # numbers alone have one.
+            # Many operators have no meta kernel, or shapes that depend on values. But operators that create a tensor
+            # from numbers alone, where a number may be huge, have one.
             return
         recorded = sum(record.nbytes or 0 for record in (*operator.inputs, *operator.outputs))
         if sum(result.numel() * result.element_size() for result in results) > _FACTOR * recorded + _CONSTANT:
@@ -121,7 +125,7 @@ class Runner:
     def _is_small(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
         """Return True if the shapes of the inputs alone show that the results take little memory.
 
-        Meta kernels of such operators are written in Python, and load the compiler of PyTorch, which takes seconds.
+        This avoids meta kernels: those of pointwise operators load the compiler of PyTorch, which takes seconds.
         """
         torch = self._torch
         if torch.Tag.pointwise not in function.tags:

@@ -145,7 +145,7 @@ def replay(
     For GE operators the PyTorch nodes that torchair converted are run, if torchair's text of the graph is in the dump
     or beside it (`capture(..., options={"graph_dump": "py"})`).
 
-    records  a dump, its path, or records: all of an operator, as `Dump.select(op=...)` returns them
+    records  a dump, its path, or records; they must include all records of an operator, as `Dump.select(op=...)` does
     dtype    "float64" or "float32": the type that floating-point inputs are converted to
     rules    thresholds, as for `compare`
     watch    a function that receives the iterator of operators and yields them on, for a progress display
@@ -174,7 +174,7 @@ def replay(
             if node is None:
                 pairs += replay_operator(runner, operator, rules, dtype)
             elif node.key not in done:
-                # Several operators of GE are one node.
+                # Several GE operators may come from one node, which is run once.
                 done.add(node.key)
                 name, kind = node.node.value.name, node.node.target
                 pairs += _replay_node(runner, node.call(), rules, dtype, f"{name} ({kind})")
@@ -232,7 +232,10 @@ def arguments_of(operator: Operator) -> Arguments:
 def _both(
     runner: Runner, operator: Operator, call: Arguments, dtype: str
 ) -> tuple[dict[int, Any], dict[int, Any], str]:
-    """Return the outputs in their own and in the finer types, and why either is missing. Raises NotRun for both."""
+    """Return the outputs in their own types and in finer ones, and the reason if one of them is missing.
+
+    Raises NotRun if the operator cannot be run at all.
+    """
     try:
         plain = runner.run(operator, call, None)
     except NotRun as error:
@@ -290,7 +293,7 @@ def _judged_measure(
     dtype = rounding_type(operator, output)
     verdict = judge_output(operator, output, numbers, dtype, rules, cast=cast)
     if verdict[0] == "different" and not numbers.nonfinite:
-        # This reads the inputs, so it is for differences only.
+        # This reads the inputs, so it is done for differences only.
         scale = natural_scale(operator, output)
         if scale > numbers.rms:
             verdict = judge_output(operator, output, numbers, dtype, rules, cast=cast, scale=scale)

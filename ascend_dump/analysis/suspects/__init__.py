@@ -100,7 +100,7 @@ class SuspectReport(NamedTuple):
     reasons    reasons why not everything could be checked; empty if it was
     errors     the errors of records that cannot be read
     notes      records that were not checked because the capture was asked to leave them out
-    repeats    steps that got the inputs of an earlier step and gave other bytes
+    repeats    steps that got the same inputs as an earlier step, but have other results
     """
 
     suspects: tuple[Suspect, ...]
@@ -129,7 +129,7 @@ def find_suspects(
     order: dict[Any, tuple[float, ...]] = {}
     moments = _Moments()
     several = len(dump.known_values("rank")) > 1
-    # One rank has no replicas.
+    # A single rank has no replicas to compare with.
     rules = [rule for rule in RULES.values() if several or rule is not _ranks.REPLICAS]
     finders = [(rule, rule.finder(rule.threshold)) for rule in rules if rule.finder is not None]
 
@@ -221,7 +221,7 @@ class _Moments:
         self._moment = _Moment(self._moment.position + 1, self._writers.look_at(run.records))
         self._members = {id(record) for record in run.records}
         if any(is_nonfinite(statistics) for _, statistics in (*run.inputs, *run.outputs)):
-            # Their suspects are only known at the end.
+            # The suspects of these operators are only known at the end, so their moments are kept.
             self._nonfinite.update((id(record), self._moment) for record in run.records)
 
     def of(self, record: Record) -> _Moment:

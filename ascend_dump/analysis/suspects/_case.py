@@ -1,4 +1,4 @@
-"""Small programs as data, to try rules on."""
+"""Small recorded programs as data, on which the rules for suspects are tried."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Row", "values"]
 
 
 class Row(NamedTuple):
-    """One record of such a program, and the statistics that it is to have; the fields are those of `Record`."""
+    """One record of such a program. found: the statistics of its tensor; the other fields are those of `Record`."""
 
     op_type: str
     op_name: str
@@ -36,9 +36,9 @@ class Row(NamedTuple):
 def values(
     rms: float, *, count: int = 1000, zero: int = 0, same: bool = False, peak: Optional[float] = None
 ) -> Statistics:
-    """Statistics of `count` elements of this root mean square, spread around 0.
+    """Return statistics of `count` elements with this root mean square, spread around 0.
 
-    same: all of them have the value `rms`. peak: the largest one.
+    zero: number of elements that are zero. same: all elements have the value `rms`. peak: the largest element.
     """
     most = rms if same else 3 * rms if peak is None else peak
     least, mean = (rms, rms) if same else (-3 * rms, 0.0)

@@ -1,4 +1,4 @@
-"""Suspects by comparison with earlier steps of the same operator, and with the layer before."""
+"""Find suspects by comparing an operator with its earlier steps, and a layer with the layer before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["DEAD", "GROWTH", "LAYER_GROWTH"]
 
 #: Smaller tensors may be constant or large by chance.
 _FEWEST = 64
-#: Number of earlier steps that a step is compared with, and their largest ratio.
+#: A step is checked only if there are this many earlier ones, and if the largest root mean square in them is at most
+#: `_SPREAD` times the smallest.
 _STEPS, _SPREAD = 2, 3.0
 
 
@@ -90,7 +91,7 @@ class _GrowthFinder(Finder):
         super().__init__(threshold)
         self._sizes: dict[Any, _Sizes] = {}
         self._step: Any = None
-        #: Numbers of the storages that operators of this step have made, or that were named already.
+        #: Numbers of the storages that operators of this step have written, or that were reported already.
         self._made: set[int] = set()
 
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
@@ -103,7 +104,7 @@ class _GrowthFinder(Finder):
             return  # the optimizer, whose state grows from nothing
         inputs = [(tensor, self._growth(run, *tensor)) for tensor in run.inputs]
         outputs = [(tensor, self._growth(run, *tensor)) for tensor in run.outputs]
-        # Of what comes from outside (data, a parameter), the growth is in the input already.
+        # Inputs from outside of the step (data, parameters) are checked here: no operator of the step made them.
         outside = [
             (tensor, times) for tensor, times in inputs if storage_number(tensor.record) not in (None, *self._made)
         ]
@@ -124,7 +125,10 @@ class _GrowthFinder(Finder):
         self._made |= {storage for storage in written - read if storage is not None}
 
     def _growth(self, run: OperatorRun, record: Record, statistics: Statistics) -> Optional[float]:
-        """Return the ratio to the largest earlier step, if the earlier steps agree; and record this step."""
+        """Record the size of a tensor in this step, and return its ratio to the largest in earlier steps.
+
+        None if there are too few earlier steps, or if they differ too much.
+        """
         rms = rms_of(statistics)
         if rms is None or statistics.count < _FEWEST or not _is_float(record):
             return None

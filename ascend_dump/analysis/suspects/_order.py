@@ -9,15 +9,16 @@ from ascend_dump.analysis.suspects._table import Suspect
 
 __all__ = ["in_order_of_ranks"]
 
-#: Suspects that are described by their predecessors.
+#: Maximum number of suspects that are considered as predecessors of others.
 _MOST = 256
 
 
 def in_order_of_ranks(suspects: Iterable[Suspect], book: CallBook, tier: Callable[[str], int]) -> list[Suspect]:
-    """Return the suspects sorted by tier, then by vector clocks, each with its predecessors in words.
+    """Return the suspects sorted by tier, step and vector clock, each with a sentence about its predecessors.
 
-    book: ended
-    suspects: in the order that is kept if the dump has no collectives or no execution order
+    suspects  in the order to keep if the dump has no collectives, or does not record the order of operators
+    book      after its `end` was called
+    tier      returns the tier of a rule; smaller ones are more certain
     """
     in_dump_order = list(suspects)
     points = [book.point(suspect.record) for suspect in in_dump_order]

@@ -1,4 +1,4 @@
-"""The producers of the inputs of an operator, by the memory that they wrote to."""
+"""Find the operators that made the inputs of an operator, by the memory that they wrote to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Writers:
 
     def __init__(self) -> None:
         self._step: Any = None
-        #: Number of a storage -> the operator that wrote it last in this step.
+        #: By storage number: the name of the operator that wrote the storage last in this step.
         self._writers: dict[int, str] = {}
 
     def look_at(self, records: Sequence[Record]) -> tuple[str, ...]:

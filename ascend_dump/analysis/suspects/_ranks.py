@@ -1,4 +1,4 @@
-"""Suspects among ranks: wrong results of collectives, and copies that differ."""
+"""Find suspects by comparing ranks: wrong results of collectives, differing copies, and differing programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["DISAGREEMENT", "EXTRA_OPERATOR", "GRADIENT_FACTOR", "REPLICAS", "SHA
 
 #: Parts of the names of collectives with equal results on every rank of their group.
 _SAME = ("allreduce", "all_reduce", "allgather", "all_gather", "broadcast")
-#: Operators of FSDP2 that prepare such collectives, by the part of one rank.
+#: Prefix of FSDP2's operators that prepare such collectives. Their results are the part of one rank, so they differ.
 _PREPARES = "fsdp::"
 
 
@@ -34,7 +34,7 @@ class _DisagreementFinder(Finder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
         self._book = CallBook()
-        #: Results in dumps without groups.
+        #: By call, and then by rank: the results in dumps that do not record groups.
         self._results: dict[Any, dict[int, Record]] = {}
 
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
@@ -64,7 +64,7 @@ class _DisagreementFinder(Finder):
             contents = Counter(record.attrs["hash"] for record in ranks.values())
             agree = contents.most_common(1)[0][1] if contents else 0
             for rank, record in sorted(ranks.items()):
-                # Where every rank stands alone, only two ranks can be no groups of their own.
+                # If all ranks have different results, each may be a group of its own. Two ranks are taken as one group.
                 if contents[record.attrs["hash"]] == 1 and len(contents) > 1 and (agree > 1 or len(ranks) == 2):
                     other_ranks = ", ".join(str(other_rank) for other_rank in sorted(ranks) if other_rank != rank)
                     reason = f"{record.label} of rank {rank} differs from that of rank {other_ranks}"
@@ -127,7 +127,10 @@ class _ShardUpdateFinder(Finder):
 
 
 def _on_ranks(alike: int) -> tuple[Row, ...]:
-    """The result of four ranks, of which the last ones have another content: two and two are two groups."""
+    """Return the result of a collective on four ranks. On the last `alike` ranks it has another content.
+
+    Two ranks against two may be two groups.
+    """
     return tuple(
         Row("c10d::allreduce_", "allreduce__0", "output", values(1), rank=rank, hash=f"{rank >= 4 - alike}")
         for rank in range(4)
@@ -135,7 +138,7 @@ def _on_ranks(alike: int) -> tuple[Row, ...]:
 
 
 def _parameters(alike: int) -> tuple[Row, ...]:
-    """A parameter of four ranks, of which the last ones have another content."""
+    """Return a parameter on four ranks. On the last `alike` ranks it has another content."""
     return tuple(
         Row("aten::t", "fc/t_0", "input", values(1), rank=rank, hash=f"{rank >= 4 - alike}", requires_grad=True)
         for rank in range(4)
@@ -161,7 +164,7 @@ REPLICAS = SuspectRule(
 
 
 def _clipped(count: int) -> tuple[Row, ...]:
-    """The gradients of three parameters on two ranks; the second rank alone scales the first ones, at its own line."""
+    """Return gradients of three parameters on two ranks. Only the second rank scales the first `count` of them."""
     rows: list[Row] = []
     for rank in (0, 1):
         for storage, name in enumerate(("a", "b", "c")):
@@ -191,7 +194,7 @@ EXTRA_OPERATOR = SuspectRule(
 
 
 def _updated(*factors: float) -> tuple[Row, ...]:
-    """The decay of the part of each rank by a factor."""
+    """Return the update of a tensor that is divided over ranks: each rank multiplies its part by its factor."""
     part = Placement(ranks="0-3", mesh=(4,), axes=("shard 0",), shape=(4000,))
     return tuple(
         Row(
@@ -223,7 +226,7 @@ SHARD_UPDATE = SuspectRule(
 
 
 def _reduced(*factors: float) -> tuple[Row, ...]:
-    """The gradients of parameters on two ranks, added up and multiplied by a factor each."""
+    """Return gradients of parameters on two ranks, which are added up and then multiplied by one factor each."""
     rows = []
     for rank in (0, 1):
         for number, factor in enumerate(factors):

@@ -23,7 +23,7 @@ class Suspect(NamedTuple):
     reason   the observation, in numbers
     again    number of later runs of the same operator that show the same
     producers  names of the operators that made its inputs in this step, as far as they are recorded
-    order    of several ranks: the suspects before it in the order of collectives, in words
+    order    for several ranks: a sentence about the suspects that come before it by the order of collectives
     """
 
     rule: str
@@ -126,7 +126,7 @@ class OperatorRun:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """The key of this operator in every step."""
+        """A key of the operator that is the same in every step."""
         first = self.first
         return (first.run, first.rank, first.device, first.model, first.op_name or first.op_type)
 
@@ -149,8 +149,10 @@ class Finder(ABC):
 class SuspectRule(NamedTuple):
     """A rule that names suspects; its meaning is in `ascend_dump.report.findings.RULES`.
 
-    threshold  the limit; counts: its unit
-    trips      a program with a suspect; passes: nearly the same one without
+    threshold  the limit
+    counts     the unit of the limit
+    trips      a program with a suspect
+    passes     nearly the same program without a suspect
     """
 
     name: str

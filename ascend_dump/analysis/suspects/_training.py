@@ -1,7 +1,8 @@
-"""Suspects among parameters: without a gradient, with a zero gradient, or unchanged by the optimizer.
+"""Find suspects among parameters: without a gradient, with a zero gradient, or unchanged by the optimizer.
 
-A parameter is memory that a module reads in the forward pass and nothing in the step made; the optimizer is what
-writes to it after the backward pass began. Memory is followed by the numbers of storages, so this needs host dumps.
+A parameter is memory that a module reads in the forward pass and that no operator of the step made. An operator that
+writes to it after the backward pass began belongs to the optimizer. Memory is identified by storage numbers, which only
+the dump format has.
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ class _ParameterFinder(Finder):
 
 
 def _step_of(step: int, *, stuck: bool = False, gradient: float = 1.0, written: bool = True) -> tuple[Row, ...]:
-    """A training step of two modules with a parameter each: the first one is what the rules are about.
+    """Return a training step of two modules with one parameter each. The arguments describe the first parameter.
 
-    stuck: it does not change. gradient: the root mean square of its gradient. written: by the optimizer.
+    stuck: it does not change. gradient: the root mean square of its gradient. written: the optimizer writes it.
     """
     forward, backward, update = [], [], []
     for storage, module in enumerate(("first", "second")):
@@ -118,7 +119,7 @@ class _UnmovedFinder(_ParameterFinder):
     def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
         written = [parameter for parameter in parameters if parameter.after]
         if all(parameter.after == parameter.before for parameter in written):
-            return  # nothing was to move: a learning rate of 0, or no step of the optimizer
+            return  # no parameter moved: the learning rate is 0, or the optimizer made no step
         for parameter in written:
             self._still[parameter.key] = (
                 self._still.get(parameter.key, 0) + 1 if parameter.after == parameter.before else 0
@@ -145,12 +146,12 @@ class _ZeroGradientFinder(_ParameterFinder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
         self._zero: dict[Any, int] = {}
-        #: Whether the last step changed a parameter: else this one computes what that one did.
+        #: True if the last step changed a parameter. Else this step only computes the same again.
         self._moved = True
         self._gradients: list[tuple[Any, Record, bool]] = []
 
     def _look(self, run: OperatorRun) -> None:
-        # What autograd keeps as the gradient of a parameter is detached at the end, within the module.
+        # At the end of the backward pass of a module, autograd detaches the gradients that it keeps.
         if run.first.phase == "backward" and operator_class(run.first.op_type) == "detach" and run.first.module:
             for record, statistics in run.outputs:
                 if record.shape and statistics.count and statistics.max is not None:
@@ -188,7 +189,8 @@ class _NoGradientFinder(_ParameterFinder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
         self._unwritten: dict[Any, _Parameter] = {}
-        #: Written by an optimizer, or by what runs between the steps: an activation received from another rank.
+        #: Keys that the optimizer wrote, or whose content changed between steps. The latter are no parameters, but for
+        #: example activations received from another rank.
         self._written: set[Any] = set()
         self._steps = 0
 

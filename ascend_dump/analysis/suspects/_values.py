@@ -1,4 +1,7 @@
-"""Suspects by the values of one operator: at the limit of their type, lost in a narrower type."""
+"""Find suspects by the values of one operator.
+
+The values are at the limit of their type, become zero in a narrower type, or are read from uninitialised memory.
+"""
 
 from __future__ import annotations
 
@@ -106,9 +109,9 @@ UNDERFLOW = SuspectRule(
 
 
 class _UninitialisedFinder(Finder):
-    """A tracker of memory by the number of its storage, which is valid for one step."""
+    """A tracker of memory that was allocated but not written, by storage number, which is valid for one step."""
 
-    #: Operators that are given the memory they write to among their inputs.
+    #: Operators whose inputs include the memory that they write to.
     _WRITERS = ("c10d::", "_c10d_functional::", "fsdp::")
 
     def __init__(self, threshold: float) -> None:
@@ -132,7 +135,7 @@ class _UninitialisedFinder(Finder):
         read = [record for record in run.records if record.io == "input" and not is_unread(record)]
         copies = first.op_type == "aten::copy_" or operator_class(first.op_type) in COPIES
         if copies and self._unset & {storage_number(record) for record in read}:
-            # A copy is no use yet, and programs in C++ fill memory without an operator.
+            # Copying such memory is no fault: C++ may have filled it without an operator. The copy is tracked instead.
             self._unset |= written
             return
         unset = None

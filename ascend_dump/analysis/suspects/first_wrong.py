@@ -1,7 +1,8 @@
 """Find the operator at which a program is certainly wrong, and the earlier operator that caused it.
 
 Healthy programs make Inf too: masks, and logarithms of 0 that are discarded later. So the search is for the first
-operator with NaN or +Inf that no rule excuses, then for the earlier operator that made its inputs of finite numbers.
+operator with NaN or +Inf that no rule excuses. From there it goes back to the earlier operator that made the NaN or Inf
+of its inputs.
 """
 
 from __future__ import annotations
@@ -40,16 +41,20 @@ class WrongOperator(NamedTuple):
 def first_wrong(
     records: Iterable[Record], ignored: Optional[IgnoredOperators] = None
 ) -> tuple[Optional[WrongOperator], int]:
-    """Return the first such operator of one rank or None, and the number of tensors that could not be checked.
+    """Return the first operator of one rank with NaN or Inf that no rule excuses, or None.
 
-    ignored: operators that do not count, nor those with NaN or Inf of them alone, by the content of their inputs
+    Returns also the number of tensors that could not be checked.
+
+    ignored: operators that do not count. An operator that reads NaN or Inf does not count either if all of it comes
+    from ignored operators, by the contents of the tensors.
     """
     contents: set[object] = set()
     judge, writers = Judge(), Writers()
     unknown = 0
     step: object = None
     before: dict[str, tuple[str, ...]] = {}
-    #: Where the dump has no memory: the operator of this step that made this NaN or Inf last.
+    #: For dumps that do not record memory. By the content of a tensor with NaN or Inf: the operator of this step that
+    #: made it last.
     makers: dict[object, str] = {}
     for members in executions(records):
         if members[0].step != step:
@@ -79,7 +84,10 @@ def _is_ignored(
     ignored: IgnoredOperators,
     contents: set[object],
 ) -> bool:
-    """contents: of the results of ignored operators; those of this one are added."""
+    """Return True if an operator is ignored, or if all NaN and Inf of its inputs comes from ignored operators.
+
+    contents: the contents of such NaN and Inf; if the operator is ignored, those of its results are added
+    """
     first = members[0]
     carried = _nonfinite_contents(inputs)
     selected = ignored.selects(op_name=first.op_name, op_type=first.op_type, module=first.module, source=first.source)
@@ -136,7 +144,7 @@ def cause_of_wrong(
 
 
 def _computed_mask(dump: Dump, wrong: Record, producers: Collection[str]) -> Optional[Suspect]:
-    """Return the producer that computed zeros and -Inf of finite inputs: a mask elsewhere, such as `mask.log()`."""
+    """Return the producer that computed zeros and -Inf from finite inputs, which is a mask in healthy programs."""
     records = (record for record in dump.select(step=wrong.step) if record.op_name in producers)
     for finding in find_nonfinite(records):
         record = finding.record

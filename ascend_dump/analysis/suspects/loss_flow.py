@@ -1,4 +1,4 @@
-"""Follow a loss or a gradient back through the memory of recorded steps: to what makes it zero, or large.
+"""Follow a loss or a gradient back through the memory of recorded steps, to the operator that makes it zero or large.
 
 A recording of `ascend-dump triage --run --symptom` has a record for each loss and gradient (`dump_format.SYMPTOM`).
 The search goes from its memory to the operator that wrote it last, and on from there.
@@ -19,17 +19,18 @@ from ascend_dump.reading import Record
 
 __all__ = ["GrowthSource", "LossFlow", "ZeroSource"]
 
-#: Operators that fill memory with zeros that others write into.
+#: Operators that provide memory, often filled with zeros, for other operators to write into.
 _ALLOCATIONS = ("zeros", "zeros_like", "new_zeros", "zero_", "empty", "empty_like")
 
-#: Elements of a tensor whose largest magnitude is compared with that of the step before.
+#: Minimum number of elements of a tensor whose largest magnitude is compared with that of the step before.
 _FEWEST = 4
 
 
 class ZeroSource(NamedTuple):
     """The operator that makes zeros, and the loss or gradient that is zero because of it.
 
-    records  of the operator; path: the operators from it to the loss or gradient
+    records  the records of the operator
+    path     the names of the operators from the loss or gradient back to it, without it
     zero     the record of the loss or gradient
     """
 
@@ -39,9 +40,10 @@ class ZeroSource(NamedTuple):
 
 
 class GrowthSource(NamedTuple):
-    """The first tensor on the way to a loss that is larger than in the step before, of its operator.
+    """The first tensor on the way to a loss that is larger than the same tensor in the step before.
 
-    record  of the tensor; before, after: its largest magnitude
+    record         the record of the larger tensor
+    before, after  the largest magnitude in the step before, and in this step
     """
 
     record: Record
@@ -67,7 +69,7 @@ class LossFlow:
         self.watched: list[Record] = []
         self._operators: list[_Operator] = []
         self._positions: dict[int, int] = {}
-        #: By the step and the address of a storage: the range of bytes, the number of the storage, and its writer.
+        #: By the step and the address of a storage: byte ranges, each with the number of the storage and the writer.
         self._written: dict[tuple[Optional[int], int], list[tuple[int, int, object, _Operator]]] = {}
         for position, members in enumerate(executions(records)):
             operator = _Operator(position, members)
@@ -114,9 +116,9 @@ class LossFlow:
         return None
 
     def growth_source(self, step: int, factor: float) -> Optional[GrowthSource]:
-        """Return the first tensor on the way to a loss of a step that has grown, in this step or the one before.
+        """Return the first tensor on the way to a loss of a step that has grown in this step or in the step before.
 
-        factor: of the largest magnitude, against the step before
+        factor: minimum ratio of the largest magnitude to that of the step before
         """
         ancestors = set()
         for loss in self.losses(step):
@@ -164,7 +166,7 @@ class LossFlow:
     def _writer(self, record: Record, position: int, *, earlier: bool = False) -> Optional[_Operator]:
         """Return the last operator before a position that wrote the memory of a tensor.
 
-        earlier: search the step before too, where storages have other numbers
+        earlier: search the step before too. Storage numbers are not compared there, because each step has its own.
         """
         memory = memory_of_record(record)
         if memory is None:
@@ -207,9 +209,10 @@ def _magnitude(record: Record) -> float:
 
 
 def _growth(before: Record, after: Record) -> float:
-    """Return the growth of a tensor; 0 if it is not known, for shapes that differ, and for single numbers.
+    """Return the ratio of the largest magnitudes of a tensor in two steps.
 
-    A sum may be close to 0 by chance, so that the next one is many times as large.
+    0 if it is not known, if types or shapes differ, or for a tensor of few elements: a single sum may be close to 0 by
+    chance, so that the next one is many times as large. The first dimension of the shapes may differ.
     """
     if not after.shape or math.prod(after.shape) < _FEWEST:
         return 0.0

@@ -1,4 +1,4 @@
-"""Find a step that got the same inputs and parameters as an earlier one, and gave another output.
+"""Find a step that got the same inputs and parameters as an earlier step, but has other results.
 
 The inputs of a step are the tensors that its operators read and that no operator of the step wrote before: the request,
 the parameters, and whatever the program keeps between steps. Where all of them have equal bytes, a program without
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ChangedRepeat", "RepeatedStep", "RepeatedSteps", "first_changed_repeat"]
 
-#: Pairs of steps that are compared, at most.
+#: Maximum number of pairs of steps that are compared.
 _MOST_COMPARED = 4
 #: Kinds of origins that mean another request or random numbers.
 _EXPECTED = ("random", "input", "parameter", "unknown", "uninitialised")
 
 
 class RepeatedStep(NamedTuple):
-    """A step of a rank whose inputs have the bytes of those of an earlier step, and whose other records do not."""
+    """A step of a rank whose inputs have the same bytes as those of an earlier step, but not all other tensors do."""
 
     step: int
     earlier: int
@@ -71,7 +71,7 @@ class RepeatedSteps:
 
 
 class _DigestedStep:
-    """The records of a step of one rank, as far as they tell whether it is repeated."""
+    """The contents of a step of one rank: those of its inputs, and those of all records."""
 
     def __init__(self, key: tuple[Any, ...], number: int, rank: Optional[int]) -> None:
         self.key, self.number, self.rank = key, number, rank

@@ -36,29 +36,30 @@ _WORDS = {
     "skip": "the gradients that the scaler refuses",
     "raised": "an input of the operator that raises an exception",
 }
-#: Operators that are named from which NaN may come unseen.
+#: Maximum number of operators that are named as possible makers of NaN that came by a write that was not recorded.
 _MOST_POSSIBLE = 3
-#: Operators on the way to a symptom that are named.
+#: Maximum number of operators named on the way to a symptom.
 _MOST_NAMED = 6
-#: Operators that may follow the one that fails, while the program ends.
+#: Maximum number of operators that may follow the failed one while the program ends.
 _MOST_LATER = 4
 #: Kinds of sources that may be masks of a correct program.
 _MASKS = ("computed", "filled")
-#: Operators that take in memory that PyTorch has not written.
+#: Operators that take in memory that was written outside of PyTorch.
 _IMPORTS = frozenset(("set", "fromfile", "frombuffer"))
 
 
 class SymptomSource(NamedTuple):
     """The end of a search: where NaN or Inf comes from.
 
-    kind     "made": an operator makes it of finite inputs; "nan-made": NaN of inputs with Inf alone
+    kind     "made": an operator makes it from finite inputs
+             "nan-made": an operator makes NaN from inputs with Inf, but without NaN
              "filled": the program writes Inf as a constant or a mask
              "computed": an operator makes zeros and -Inf, which may be a mask too
-             "parameter filled": it writes Inf into a parameter
+             "parameter filled": the program writes Inf into a parameter
              "constant": the program passes NaN in, as in torch.tensor(...)
              "taken in": the operator takes in memory of another process or a file
              "uninitialised": the memory was never written
-             "outside": it was there before the recording began, or is written unseen
+             "outside": it was there before the recording began, or something that is not recorded wrote it
     record   its first output with NaN or Inf; for "outside" the tensor that is read first
     parameter  the name of the parameter or buffer that it is written into, or read from; "" if it is none
     """
@@ -91,12 +92,12 @@ class SymptomSource(NamedTuple):
 class Traced(NamedTuple):
     """The source of the first symptom.
 
-    symptom   the record that shows what the user sees; seen: the same in words
+    symptom   the record that shows what the user sees
     source    where its NaN or Inf comes from
     path      the operators from the source to the symptom
     harmless  the operators that made NaN or Inf that reaches no symptom
     possible  operators from which it may come by a write that was not recorded, if the source is "outside"
-    counts    False if the program only looks at the symptom, and may expect it
+    counts    False if the program only reads the symptom, and may expect NaN or Inf there
     """
 
     symptom: Record
@@ -136,7 +137,7 @@ def trace_symptoms(
 
     trains       the program has losses, and all of them are finite unless a symptom says otherwise
     skips_count  gradients that a scaler refuses are a symptom
-    ignored      operators whose NaN and Inf is known; what comes of them alone is no symptom
+    ignored      operators whose NaN and Inf is known; a symptom that comes from them alone does not count
     """
     ignored = ignored or IgnoredOperators(())
     numbers_last = any(run.scene == "overflow" for run in dump.runs())
@@ -168,7 +169,7 @@ def is_ignored(record: Record, ignored: IgnoredOperators) -> bool:
 def failed_operator(dump: Dump) -> Sequence[Record]:
     """Return the inputs of the operator whose exception ended the program; empty if it is not recorded.
 
-    After an exception that the program handles, other operators follow.
+    If more than a few operators follow the exception, the program has handled it, and nothing is returned.
     """
     failed: Sequence[Record] = ()
     later = 0
@@ -216,14 +217,14 @@ def _of_rank(graph: _Graph, trains: bool, skips_count: bool, ignored: IgnoredOpe
 
 
 def _weight(symptom: _Node) -> tuple[int, int, int]:
-    """Return the sort key. NaN in the result of a call is a symptom only where no loss follows: in the last step."""
+    """Return the sort key. Results of calls are sorted from the last step on, which may have no loss after them."""
     kind = _kind(symptom.first)
     number = {"skip": 1, "output": 2, "read": 3}.get(kind, 0)
     return number, -(symptom.first.step or 0) if kind == "output" else 0, symptom.position
 
 
 def _counts(symptom: _Node, search: _Search, trains: bool) -> bool:
-    """Return False for a number that the program only looks at: Inf of its own, or a metric beside finite losses."""
+    """Return False for numbers that the program only reads: Inf that it wrote itself, or metrics beside a loss."""
     if _kind(symptom.first) not in ("output", "read"):
         return True
     if search.is_of_constants:
@@ -234,7 +235,7 @@ def _counts(symptom: _Node, search: _Search, trains: bool) -> bool:
 
 
 def _shortened(names: Sequence[str]) -> Sequence[str]:
-    """Return the names, with the inner ones of many left out."""
+    """Return the names; if there are many, the inner ones are replaced by "…"."""
     half = _MOST_NAMED // 2
     return names if len(names) <= _MOST_NAMED else [*names[:half], "…", *names[-half:]]
 
@@ -316,7 +317,7 @@ class _Graph:
 class _Search:
     """A search backwards from one symptom.
 
-    source   the earliest operator that made NaN or Inf; else where it came from
+    source   the earliest operator that made NaN or Inf; else the other source that it came from
     visited  all operators on the way
     is_of_constants  True if it comes from Inf that the program writes itself
     is_ignored       True if it comes from ignored operators alone
@@ -353,7 +354,7 @@ class _Search:
         return tuple(node.first.op_name for node in ordered)
 
     def _from_outside(self, record: Record, reader: _Node) -> tuple[int, SymptomSource]:
-        """Return the source of a tensor that no recorded operator wrote: maybe a mask, such as a buffer."""
+        """Return the source of a tensor that no recorded operator wrote. It may be a mask that the module keeps."""
         unwritten = self._graph.unwritten.get((record.step, record.attrs.get("storage")))
         if unwritten is not None:
             return reader.position, SymptomSource("uninitialised", unwritten)
@@ -372,7 +373,10 @@ class _Search:
         return self._as_read(record, self._of_operator(writer))
 
     def _as_read(self, record: Record, sources: list[tuple[int, SymptomSource]]) -> list[tuple[int, SymptomSource]]:
-        """Return the sources of a tensor that is read. Inf that the program wrote into a parameter is no mask."""
+        """Return the sources of a tensor that is read.
+
+        Inf that the program filled in is "parameter filled" if the tensor is a parameter and does not look like a mask.
+        """
         statistics = statistics_of(record)
         is_filled = any(source.kind == "filled" for _, source in sources)
         if not is_filled or statistics is None or has_nan(statistics) or is_additive_mask(statistics):
@@ -413,20 +417,24 @@ class _Search:
 
 
 def _carried(node: _Node) -> Sequence[tuple[Record, Statistics]]:
-    """Return the inputs that explain the outputs: those with NaN if an output has NaN, and any input has."""
+    """Return the inputs that explain NaN or Inf in the outputs.
+
+    If an output has NaN, only inputs with NaN explain it. If no input has NaN, inputs with Inf do.
+    """
     if any(has_nan(statistics) for _, statistics in node.outputs):
         return [pair for pair in node.inputs if has_nan(pair[1])] or node.inputs
     return node.inputs
 
 
 def _with_own(node: _Node, sources: list[tuple[int, SymptomSource]]) -> list[tuple[int, SymptomSource]]:
-    """Add the operator itself where its inputs do not explain its outputs."""
+    """Return the sources of an operator: itself if its inputs do not explain its outputs, else those of its inputs."""
     if not node.inputs:
         return [(node.position, _source_of(node))]
     makes_nan = any(has_nan(statistics) for _, statistics in node.outputs)
     if not makes_nan or any(has_nan(statistics) for _, statistics in node.inputs):
         return sources
-    # Of Inf alone it makes NaN: an operator that overflowed before is the reason, a mask is not.
+    # The operator makes NaN from Inf. An operator that overflowed before is the reason. A mask is none: then the
+    # operator itself is the source.
     if any(source.is_operator or source.kind == "outside" for _, source in sources):
         return sources
     record = next(record for record, statistics in node.outputs if has_nan(statistics))
@@ -434,7 +442,7 @@ def _with_own(node: _Node, sources: list[tuple[int, SymptomSource]]) -> list[tup
 
 
 def _source_of(node: _Node) -> SymptomSource:
-    """Return the source that an operator without NaN and Inf in its inputs is."""
+    """Return the source for an operator that has NaN or Inf in its outputs, but not in its inputs."""
     record = node.outputs[0][0]
     name = name_in_rules(node.first.op_type)
     if name in _IMPORTS:
