@@ -144,6 +144,7 @@ class ModuleRecorder:
         self._begun: dict[int, _ModuleCall] = {}
         #: The key in the metadata of an autograd node under which its watched outputs of this step are stored.
         self._key = object()
+        #: The watched tensors of this step that have no autograd node.
         self._leaves = WeakTensorKeyDictionary()
 
     def __enter__(self) -> None:
@@ -197,7 +198,7 @@ class ModuleRecorder:
         op = OperatorCall(0, type(module).__name__, name, 0, call_site.phase, call_site.module, call_site.source)
         selected = session.selects is None or session.selects(name, call_site.module)
         stack = self._stacks[threading.get_ident()]
-        # The first call of another thread counts as inside a call that is open in some other thread.
+        # The first call of a thread counts as inside a call that is open in another thread, if there is one.
         outer = stack[-1] if stack else next((calls[0] for calls in self._stacks.values() if calls), None)
         call = _ModuleCall(id(module), self._called_so_far, op, selected, outer)
         self._called_so_far += 1
