@@ -14,7 +14,7 @@ __all__ = ["Judge", "Slot", "Wrong"]
 #: Logarithms return -Inf for 0, which is accepted: programs often replace it later (relative positions). If they do
 #: not, a later operator produces NaN or +Inf.
 _LOGARITHMS = frozenset(("log", "log2", "log10"))
-#: Maximum number of contents of masks that are stored; then all of them are dropped.
+#: Maximum number of contents of masks that are stored. If there are more, all of them are dropped.
 _MOST = 1 << 16
 
 
