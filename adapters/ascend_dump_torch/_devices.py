@@ -45,9 +45,9 @@ class Devices:
         return ""
 
     def wait_for_copies(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        """Wait until an operator that copied from a device to the host is complete.
+        """Wait for the devices of the inputs of an operator, if one of its outputs is on the host.
 
-        With `non_blocking=True` such an operator returns before its output has the values.
+        An operator that copies to the host with `non_blocking=True` returns before its output has the values.
         """
         if any(map(_in_use, self._modules)) and any(tensor.is_cpu for tensor in outputs):
             for tensor in inputs:

@@ -50,6 +50,7 @@ class _TorchLaunch:
         #: The number of the last step that the session has begun.
         self._entered: Optional[int] = None
         options = begin.request.options
+        #: When the outline ends (`outline_until`). With "wrong" and "end" no step is recorded.
         self._until = options.get("outline_until", "recorded")
         self._records = self._until in ("recorded", "symptom")
         self._outline: Optional[StepOutline] = None

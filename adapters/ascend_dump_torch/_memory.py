@@ -112,7 +112,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optional[tuple[int, ...]]]:
-    """Return the number of elements from the first to the last in memory, and `ViewLayout.dense`, if none is empty."""
+    """Return the number of elements from the first to the last in memory, and `ViewLayout.dense`. No size may be 0."""
     elements = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
     if all(n == 1 or s == dense for n, s, dense in zip(shape, stride, row_major(shape))):
         return elements, shape

@@ -97,7 +97,7 @@ class MemoryGuard:
             try:
                 return wrapped(*args, **kwargs)
             finally:
-                # If the handler has ended the step, the original method stays.
+                # The wrapper is put back, unless the handler has ended the step.
                 if torch.Tensor.__dict__.get(name) is method:
                     setattr(torch.Tensor, name, overridable)
 

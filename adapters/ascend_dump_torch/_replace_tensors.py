@@ -109,6 +109,7 @@ class Grafts:
         for graft in grafts:
             self._grafts.setdefault((graft.io, graft.op_name), []).append(graft)
         self._applied: set[str] = set()
+        #: Grafts whose dump has no record of a step in which the operator ran.
         self._missing: set[str] = set()
 
     def apply(self, op_name: str, views: bool, outputs: list[torch.Tensor]) -> None:

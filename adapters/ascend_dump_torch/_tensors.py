@@ -150,7 +150,8 @@ class Tensors:
     def begin_step(self) -> None:
         """Restart the numbering of storages, and drop storages that were freed. To be called between recorded steps."""
         self._steps += 1
-        # With `keep`, bytes of earlier steps are deleted. A record may refer to them only while that step exists.
+        # With `keep`, the bytes of earlier steps are deleted at some time, and no later record may refer to them. So
+        # the stored ranges are forgotten every `keep` + 1 steps.
         forgets = self._keep is not None and self._steps % (self._keep + 1) == 0
         for state in list(self._states.values()):
             if _expired(state.handle):

@@ -14,7 +14,8 @@ __all__ = ["OptimizerSteps"]
 class OptimizerSteps:
     """Counts the steps of one optimizer: the first that makes a step and has parameters of the target.
 
-    Without a target it is the first that makes a step. If it is deleted, another one is chosen in the same way.
+    Without a target it is the first that makes a step. If this optimizer is deleted, another one is chosen in the same
+    way.
     A step begins with a call of the model in training mode: evaluations between two steps belong to no step.
 
     ended   called after each step of this optimizer

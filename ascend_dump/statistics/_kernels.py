@@ -259,6 +259,7 @@ def _add_halves(words: Any) -> Any:
 
 @kernel
 def scan_integers(words: Any) -> Any:
+    # Returns maximum, minimum, sums of the high and of the low 32 bits, sum of squares, and number of zeros.
     top = words[0]
     low = words[0]
     zero = 0

@@ -34,6 +34,7 @@ def trainer_step(step: int, rank: Optional[int], time: Optional[int], outlines: 
     if last_passes > last_update + 1:
         if is_after:
             passes = before.get(step + 1, (0, passes + 1, 0))[1]
+        # The number of backward passes before this optimizer step.
         first = min((count for done, count, _ in before.values() if done == number), default=passes)
         return f"{text}, micro-batch {max(passes - first, 0)} (backward pass {passes} of all)"
     return text if number != step else ""

@@ -1,4 +1,4 @@
-"""Hold the last steps of a capture with `keep=` and without tensors in memory, until they are needed on disk.
+"""Hold the last steps of a capture of statistics (`keep=`) in memory, until they are needed on disk.
 
 With `keep=`, most steps are replaced by later ones and never read. Without the values of tensors a step is small, so it
 stays in memory. Only steps that may be read are encoded and written: when the recording ends, when the program is idle

@@ -11,8 +11,9 @@ _Value = TypeVar("_Value")
 
 
 class RecentCache(Generic[_Key, _Value]):
-    """A mapping of about `size` entries at most. When half as many were used recently, all other entries are dropped.
+    """A mapping of about `size` entries at most.
 
+    When more than half of that number were used since the last call of `age`, the other entries are dropped.
     Safe to share between threads if the keys are of built-in types.
     """
 

@@ -30,6 +30,7 @@ class _StepOnDisk:
     reads   names of the shards to which lines of the step refer; these may belong to earlier steps
     text    bytes of the other files of the step
     headers bytes that the shards of the step reserve for headers
+    operators, records  number of operators and of records in the index of the step
     """
 
     __slots__ = ("headers", "operators", "reads", "records", "shards", "text")

@@ -53,7 +53,7 @@ class Limits(NamedTuple):
 
     def of_shard(self, number: int) -> Limits:
         """Return the limits of a shard by its number in the step. Each header has four times the room of the previous
-        one, at most `room`, so that a small step does not reserve much room for one."""
+        one, at most `room`, so that a small step does not reserve room for a large header."""
         return self._replace(room=min(self.room, (_FIRST_ROOM << 2 * min(number, 16)) - 8))
 
 

@@ -385,6 +385,7 @@ class HostWriter:
 
     def _run(self) -> None:
         self._attempt(self._store.prepare)
+        # True if this thread has to end by itself once no other thread of the program is left.
         looks = _may_be_left_alone()
         while True:
             try:
@@ -433,6 +434,7 @@ class HostWriter:
         if isinstance(task, list):
             self._backlog.take(task)
             self._write(task)
+            # If more is queued, the buffered data is written together with it, unless that would be late.
             if not self._queue.empty() and not self._is_late(0.25):
                 return
             self._store.flush()
