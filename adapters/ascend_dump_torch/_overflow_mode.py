@@ -149,7 +149,7 @@ class OverflowMode(RecordMode):
 
 
 class _NotedCall(BegunCall, eq=False):
-    """What is noted about an ordinary operator before it runs. `described` adds the rest if an output has NaN or Inf.
+    """The state of an ordinary operator before it runs. `described` adds the other fields if an output is not finite.
 
     time     in microseconds since the epoch
     number   the result of `Tracker.count`
