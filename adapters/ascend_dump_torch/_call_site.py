@@ -24,7 +24,7 @@ _LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(ascend_dump.__file__) + os.sep,
     os.path.dirname(__file__) + os.sep,
-    # These contain the wrapper around deprecated functions, such as those of torch.distributed.
+    # These contain the wrapper around deprecated functions, such as some functions of torch.distributed.
     typing_extensions.__file__,
     warnings.__file__,
     "<",  # frozen modules and generated code

@@ -83,7 +83,7 @@ class MemoryGuard:
         return wrapped
 
     def _wrap_overridable(self, method: Any, tell: Any) -> Any:
-        """Return `_wrap` for a method of tensors that `__torch_function__` may handle."""
+        """Do the same as `_wrap`, for a method of tensors that `__torch_function__` may handle."""
         wrapped = self._wrap(method, tell)
         name = method.__name__
 

@@ -203,7 +203,10 @@ class RecordMode(TorchDispatchMode):
         return OperatorCall(seq, schema.op_type, name, now, site.phase, site.module, site.source), site.stack
 
     def _run_distributed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operator on DTensors, which decomposes it, and note the placements of its inputs and outputs."""
+        """Run an operator on DTensors, and note the placements of its inputs and outputs.
+
+        DTensor decomposes it into operators on local tensors, which are recorded.
+        """
         guard = self._session.guard
         guard(_without_function_modes, self._placements.note, (args, tuple(kwargs.values())))
         self._distributed.begins = True
@@ -324,7 +327,7 @@ class RecordMode(TorchDispatchMode):
         session = self._session
         tensors = session.tensors
         if pending.written:
-            # The operator has changed this memory, so its stored bytes are no longer those of the tensors.
+            # The operator has changed this memory, so the bytes that are stored of it are outdated.
             self._protect(pending.written)
         outputs, names = outputs_of(schema, result)
         if session.grafts is not None:
@@ -504,7 +507,7 @@ class PendingOperator(BegunCall, eq=False):
 
 
 def outputs_of(schema: Schema, result: Any) -> tuple[list[torch.Tensor], list[str]]:
-    """Return the tensors that an operator has returned, and their names; [] for names that its schema does not have."""
+    """Return the tensors that an operator has returned, and their names. Without names in the schema these are []."""
     outputs: list[torch.Tensor] = []
     names: list[str] = []
     if schema.returns:

@@ -329,7 +329,8 @@ class ModuleRecorder:
     def _add_gradients(self, watched: _Watched, tensor: torch.Tensor) -> None:
         """Record the gradient of a tensor for all calls that returned or read the tensor."""
         watched.settled = True
-        # In reverse order: the backward passes of the readers come before that of the call that returned the tensor.
+        # In reverse order: the backward pass of a call that read the tensor comes before the backward pass of the call
+        # that returned it.
         gradients = watched.gradients[::-1]
         first: Optional[Item] = None
         for call, io, index, name in gradients:
@@ -408,7 +409,7 @@ class ModuleRecorder:
             call.outer.inside.remove(call)
 
     def _write(self, items: list[Item]) -> None:
-        """Write the records of a module. Their sequence number and time are those of its end."""
+        """Write the records of a module, with the sequence number and the time at which its pass ends."""
         seq, now = self._session.next_seq(), time.time_ns() // 1000
         for item in items:
             item.line.seq, item.line.time = seq, now

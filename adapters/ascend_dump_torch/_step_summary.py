@@ -220,7 +220,7 @@ class StepOutline:
     # Looking at tensors.
 
     def returned(self, root: Any, result: Any) -> None:
-        """Call after a top-level call has returned `result`."""
+        """Look at the tensors in the result of a top-level call of the model or function `root`."""
         if self._step >= 0:
             self._guard(self._look_at_result, root, result)
 

@@ -111,7 +111,7 @@ def number(value: Any) -> str:
 
 
 def text_width(out: TextIO) -> int:
-    """Return the width for text in columns: that of the terminal, PIPE_WIDTH if the output is no terminal."""
+    """Return the width for text, in columns: the width of the terminal, or PIPE_WIDTH if `out` is no terminal."""
     return shutil.get_terminal_size().columns if out.isatty() else PIPE_WIDTH
 
 

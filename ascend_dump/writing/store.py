@@ -310,7 +310,7 @@ class Store:
         return self.retention.tensor_bytes + max(0, besides - _FREE) if self._tensors else besides
 
     def _open(self, step: Optional[int] = None) -> StepFiles:
-        """Return the open files; if no files are open, open those of step `step`, None for the open step."""
+        """Return the open files. If no files are open, open the files of `step`; None means the open step."""
         if self._files is None:
             step = self._step if step is None else step
             assert step is not None, "records are dropped outside a step"

@@ -43,7 +43,7 @@ _LARGEST = 1 << 20
 
 
 def surroundings() -> dict[str, str]:
-    """Return the environment variables by name, and as "git commit" that of the program's working tree, if any."""
+    """Return the environment variables by name, and under "git commit" the commit of the program, if it is known."""
     found = {name: os.environ[name][:_LONGEST] for name in _VARIABLES if name in os.environ}
     commit = _commit_of(Path(sys.argv[0] if getattr(sys, "argv", None) else ".").absolute().parent)
     return found if commit is None else {**found, "git commit": commit}

@@ -332,7 +332,7 @@ class HostWriter:
                 self._queue.put(then)
 
     def _copy(self, payload: Payload) -> None:
-        """Copy a payload that the caller has put into the state COPYING."""
+        """Copy the bytes of a payload that the caller has put into the state COPYING."""
         copy = None
         try:
             copy = copy_memory(payload.address, payload.nbytes)
@@ -453,7 +453,7 @@ class HostWriter:
         self._log_end()
 
     def _log_end(self) -> None:
-        """Log once the step that ended the recording by NaN or Inf."""
+        """Log in which step NaN or Inf ended the recording. Later calls do nothing."""
         ended = self._store.ended
         if ended is not None and ended.operator and not self._is_end_logged:
             self._is_end_logged = True

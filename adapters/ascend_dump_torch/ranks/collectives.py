@@ -76,7 +76,7 @@ class Collectives:
         self._waits += 1
 
     def waited(self, work: Any, complete: bool) -> None:
-        """Call after `work.wait()` has returned or raised."""
+        """Call after `work.wait()` has returned or raised. complete: True to record the collective as complete."""
         self._waits = max(self._waits - 1, 0)
         if not complete:
             return

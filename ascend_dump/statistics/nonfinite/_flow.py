@@ -1,4 +1,4 @@
-"""Follow NaN and Inf through the memory of a step, from operators that produce them to those with finite results."""
+"""Follow NaN and Inf through the memory of a step, from their producers to the operators that turn them finite."""
 
 from __future__ import annotations
 
