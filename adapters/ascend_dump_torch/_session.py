@@ -268,7 +268,10 @@ class TorchSession(Session):
         return not self.armed or self._ends or is_failed or bool(self._writer.ended)
 
     def trigger(self, reason: str) -> None:
-        """Record nothing after the open step, and remove no more steps. If called again, the first reason stays."""
+        """Record nothing after the open step, which stays in addition to the `keep` steps before it.
+
+        If called again, the first reason stays.
+        """
         self._ends = True
         self._idle_until = 0
         self._writer.end(reason)

@@ -113,7 +113,10 @@ class Store:
         return steps, operators, records
 
     def end(self, reason: str) -> None:
-        """Record nothing after the open step, and remove no more steps. If called again, the first reason stays."""
+        """Record nothing after the open step, which stays in addition to the `keep` steps before it.
+
+        If called again, the first reason stays.
+        """
         if self.ended is None:
             self.ended = Ended(reason, self._step if self._step is not None else self._last_step)
             self.write_held()

@@ -181,7 +181,10 @@ class HostWriter:
         return self._store.ended
 
     def end(self, reason: str) -> None:
-        """Record nothing after the open step, and remove no more steps. If called again, the first reason stays."""
+        """Record nothing after the open step, which stays in addition to the `keep` steps before it.
+
+        If called again, the first reason stays.
+        """
         self._send(reason)
 
     def kept(self) -> dict[str, Any]:
