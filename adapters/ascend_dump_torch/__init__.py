@@ -1,4 +1,4 @@
-"""Host reference dumps of PyTorch: every ATen operator that runs in the block, on CPU, CUDA or another accelerator."""
+"""Host reference dumps of PyTorch: records every ATen operator that runs while a capture is active, on any device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "TorchAdapter"]
 
-#: The options of `DumpRequest.options`; those of the outline are set by `triage --run`.
+#: The options of `DumpRequest.options`, with their descriptions. `triage --run` sets the options of the outline.
 OPTIONS = {
     "stack": "True: the call stack of each operator, `record.stack`; without it the line of the program alone",
     "rehash": "True: compare tensors by content only, for kernels that write memory unseen by PyTorch",

@@ -20,7 +20,7 @@ _NO_TENSORS = frozenset(
 
 
 def collect(values: Any, tensors: list[torch.Tensor]) -> None:
-    """Append the tensors in `values` to `found`, in order; lists and tuples are searched too."""
+    """Append the tensors in `values` to `tensors`, in order. Nested lists and tuples are searched too."""
     for value in values:
         kind = type(value)
         if kind is _Tensor or kind is _Parameter:
@@ -34,7 +34,7 @@ def collect(values: Any, tensors: list[torch.Tensor]) -> None:
 
 
 def with_others(values: Any, replacements: Iterator[torch.Tensor]) -> Any:
-    """Return a copy of `values` with the tensors that `collect` finds replaced by `others`, in order."""
+    """Return a copy of `values` in which the tensors that `collect` finds are replaced by `replacements`, in order."""
     return [_with_other(value, replacements) for value in values]
 
 
@@ -47,7 +47,7 @@ def _with_other(value: Any, replacements: Iterator[torch.Tensor]) -> Any:
 
 
 def collect_named(value: Any, name: str, tensors: list[torch.Tensor], names: list[str]) -> None:
-    """`collect` for one argument; appends the position of each tensor to `names`, such as `grads[2]`."""
+    """Do the same as `collect` for one argument, and append a name for each tensor to `names`, such as `grads[2]`."""
     kind = type(value)
     if kind is _Tensor or kind is _Parameter:
         tensors.append(value)
@@ -61,7 +61,11 @@ def collect_named(value: Any, name: str, tensors: list[torch.Tensor], names: lis
 
 
 def has_own_kernels(args: Any, kwargs: Any, devices: frozenset[str]) -> bool:
-    """Return True if a composite operator has its own kernel for nested tensors, or for tensors on `devices`."""
+    """Return True if a composite operator may run a kernel of its own for these arguments, and is not decomposed.
+
+    This is so if a tensor is nested or on one of `devices`, and without tensors if `devices` is not empty.
+    devices: the types of devices for which the operator has a kernel of its own
+    """
     tensors: list[torch.Tensor] = []
     collect(args, tensors)
     if kwargs:
@@ -72,7 +76,10 @@ def has_own_kernels(args: Any, kwargs: Any, devices: frozenset[str]) -> bool:
 
 
 def _base(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the same memory as a plain tensor: a subclass may override shape and methods."""
+    """Return a plain tensor with the same memory, because a subclass may override its shape and methods.
+
+    A subclass that does not store its values itself is returned unchanged.
+    """
     if not is_plain(type(tensor)):
         return tensor
     with torch._C.DisableTorchFunctionSubclass():

@@ -1,7 +1,7 @@
-"""The arguments of an operator as JSON for its first line, in the format of `ascend_dump.dump_format.read_call`.
+"""Write the arguments of an operator as JSON for its first line, in the format of `ascend_dump.dump_format.read_call`.
 
-This runs for every operator, so texts are cached: calls with the same types, and the same values of arguments that are
-no tensors, share one text.
+This runs for every operator, so texts are cached. Calls share one text if their arguments have the same types, and
+their arguments other than tensors have the same values.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ __all__ = ["Signature", "describe_call", "read_signature", "with_stack"]
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
-#: Longer texts are written without their long lists, because a line of an index is limited to a megabyte.
+#: If the text of the arguments has more than `_LONGEST` characters, arguments whose text has more than `_LONG` are
+#: replaced by a mark, because a line of an index is limited to a megabyte.
 _LONGEST = 1 << 18
 _LONG = 1 << 12
-#: Lists of these types have the same text in Python and in JSON. Integers of operators have 64 bits.
+#: Lists of these types have the same text in Python and in JSON (integer arguments of operators have 64 bits).
 _SPELT_AS_JSON = frozenset((int, float))
 
 
-#: Texts cached per operator; limited, because a program may pass a new value in every call.
+#: Maximum number of texts cached per operator and argument types, because a program may pass a new value in every call.
 _MOST_CACHED = 512
-#: Types whose equal values have the same text; not so numbers, because 1 == 1.0 == True.
+#: Types whose equal values always have the same text. int and float are not among them, because 1 == 1.0 == True.
 _DISTINCT = frozenset((type(None), bool, torch.dtype, torch.device, torch.layout, torch.memory_format))
 _LISTS_OF_INTEGERS = ("List[int]", "List[bool]", "Optional[List[int]]", "Optional[List[bool]]")
 
@@ -37,7 +38,8 @@ _LISTS_OF_INTEGERS = ("List[int]", "List[bool]", "Optional[List[int]]", "Optiona
 class _Pattern(msgspec.Struct, eq=False):
     """The cached texts of calls of an operator with the same argument types.
 
-    plan  positions of the arguments in the cache key, each with a function that makes the key; None: not cached
+    plan  the positions of the arguments whose values are parts of the cache key, each with a function that returns the
+          part for a value; None if texts are not cached
     """
 
     plan: Optional[list[tuple[int, Callable[[Any], Any]]]]
@@ -45,15 +47,16 @@ class _Pattern(msgspec.Struct, eq=False):
 
 
 class Signature(msgspec.Struct, eq=False):
-    """The parts of the schema of an operator that its calls are written with.
+    """The parts of an operator's schema that are needed to write its calls.
 
     head       the text up to the arguments
     keys       `"name":` of each argument, in order
     defaults   the text of each argument's default by name; None if the default is None or does not exist
     types      the type of each argument, as in the schema
-    patterns   by the types of the positional arguments and the values of the keyword arguments
-    outs       names of `out=` arguments, recorded as outputs
-    seeded     True if it draws random numbers, unless its argument `unseeded` (position and name) is 0 or False
+    patterns   the cached texts, by the types of the positional arguments and the values of the keyword arguments
+    outs       names of the `out=` arguments, which are recorded as outputs
+    seeded     True if the operator draws random numbers
+    unseeded   (position, name) of an argument; if it is 0 or False, a call draws no random numbers
     """
 
     head: str
@@ -100,11 +103,12 @@ def describe_call(signature: Signature, args: Any, kwargs: Any) -> msgspec.Raw:
     key = tuple([part(args[position]) for position, part in pattern.plan])
     try:
         text = pattern.texts.get(key)
-    except TypeError:  # symbols of sizes have no hash
+    except TypeError:  # symbolic sizes have no hash
         return _write(signature, args, kwargs)
     if text is None:
         text = _write(signature, args, kwargs)
-        if 0.0 not in key or not any(type(args[index]) is float for index, _ in pattern.plan):  # -0.0 is equal to it
+        # A call with a float of value 0 is not cached: 0.0 and -0.0 are equal, but have different texts.
+        if 0.0 not in key or not any(type(args[index]) is float for index, _ in pattern.plan):
             if len(pattern.texts) >= _MOST_CACHED:
                 pattern.texts.clear()
             pattern.texts[key] = text
@@ -229,7 +233,7 @@ _TEXTS: dict[type, Callable[[Any], str]] = {
 
 
 def _generator(signature: Signature, args: Any, kwargs: Any) -> str:
-    """Return `,"generator":...` of an operator that draws random numbers; empty if it draws none in this call."""
+    """Return the text `,"generator":...` with the state of the generator; "" if this call draws no random numbers."""
     if signature.unseeded is not None:
         position, name = signature.unseeded
         if not (args[position] if position < len(args) else kwargs.get(name)):
@@ -243,8 +247,8 @@ def _generator(signature: Signature, args: Any, kwargs: Any) -> str:
             generator = _default_generator(device)
         kind = str(generator.device)
         state = generator.get_state()
-        # Read by address: `Tensor.numpy` shares the memory, and the session would treat the tensor as shared from
-        # then on.
+        # The state is read by its address. `Tensor.numpy` would share the memory, and the session would treat it as
+        # shared from then on.
         digest = xxhash.xxh3_128_hexdigest(copy_memory(state.data_ptr(), state.nbytes))
         offset = f',"offset":{generator.get_offset()}' if kind.startswith("cuda") else ""
     except (RuntimeError, AttributeError, IndexError, TypeError):

@@ -24,7 +24,7 @@ _LIBRARIES = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(ascend_dump.__file__) + os.sep,
     os.path.dirname(__file__) + os.sep,
-    # These contain the wrapper around deprecated functions, such as those of torch.distributed.
+    # These contain the wrapper around deprecated functions, such as some functions of torch.distributed.
     typing_extensions.__file__,
     warnings.__file__,
     "<",  # frozen modules and generated code
@@ -34,7 +34,7 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 #: File names that Python and IPython give to interactive input.
 _TYPED = ("<stdin>", "<console>", "<python-input-", "<ipython-input-")
-#: Name parts that wrappers insert into the paths of modules.
+#: Parts of module paths that wrappers insert.
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 #: The code objects of PyTorch's functions that call the autograd engine, by id, because hashing a code object is slow.
@@ -157,8 +157,11 @@ class Tracker:
         self._call_stacks: dict[tuple[int, ...], bytes] = {}
         #: The open module calls: path, and True if it was called while an autograd node ran, as checkpointing does.
         self._stack: list[tuple[str, bool]] = []
+        #: The call sites of the operators that created autograd nodes, by the sequence number of the node.
         self._nodes: dict[int, CallSite] = {}
+        #: The sequence number of the next autograd node, as it was after the last operator.
         self._last_node = 0
+        #: The number of operators in this step so far, by (module, base name).
         self._counts: dict[tuple[str, str], int] = {}
 
     def adopt(self, root: torch.nn.Module) -> None:
@@ -325,15 +328,15 @@ class Tracker:
         return count
 
     def _source(self) -> str:
-        # 3 skips the frames of this function, `call_site` and their caller in the mode. On threads of autograd there
-        # may be no user code.
+        # 3 skips the frames of this function, of `call_site` and of its caller in the mode. On threads of autograd
+        # there may be no user code.
         frame: Any = sys._getframe(3)
         user_code = self._user_code
         while frame is not None:
             code = frame.f_code
             judged = user_code.get(id(code)) or self._judge(code)
             if judged[0]:
-                # Cached, because Python scans a table of lines to compute a line number.
+                # The line is cached, because Python scans a table to compute a line number.
                 key = (id(code), frame.f_lasti)
                 line = self._lines.get(key)
                 if line is None:

@@ -26,7 +26,7 @@ _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("buffer_bytes", lambda value: type(value) is int and value > 0, "a positive number of bytes"),
 )
 
-#: What to do instead.
+#: For each scene that only the NPU's own dump has: what to do instead.
 _SCENES_OF_THE_NPU = {
     "watch": "capture everything and look for storages that change between records (record.attrs['storage'])",
     "exception": "capture everything: what ran before an exception is in the dump, its last operator at the end",
@@ -34,7 +34,11 @@ _SCENES_OF_THE_NPU = {
 
 
 def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, launched: bool) -> list[Problem]:
-    """Return the problems of settings that the adapter refuses or ignores. options: known names and their texts."""
+    """Return the problems of settings that the adapter refuses or ignores.
+
+    options   the names of the known options, with their descriptions
+    launched  True if the capture is started by the launcher, and not by the program
+    """
     problems = [
         *_options(request, options),
         *_options_without_effect(request, target, launched=launched),
@@ -54,7 +58,7 @@ def check(request: DumpRequest, target: Any, options: Mapping[str, str], *, laun
 def _options(request: DumpRequest, options: Mapping[str, str]) -> Iterator[Problem]:
     for name in request.options:
         if name not in options and name != "debug":
-            # Those of the outline are set by `triage --run` alone.
+            # The options of the outline are not suggested, because only `triage --run` sets them.
             names = [key for key in options if not key.startswith("outline")]
             message = f"the torch adapter has no option {name!r}"
             topic = "`ascend-dump help options` explains them"
@@ -109,7 +113,11 @@ def _scene_and_level(request: DumpRequest) -> Iterator[Problem]:
 
 
 def _spread(request: DumpRequest) -> Iterator[Problem]:
-    """Yield the problems of spread steps: tensors of one step are read by others, so only statistics can be removed."""
+    """Yield the problems of `options["spread"]`.
+
+    Records of later steps may refer to tensors of an earlier step, so single steps can be removed only if a dump has no
+    tensors.
+    """
     if request.options.get("spread") is not True:
         return
     needed = (

@@ -1,4 +1,7 @@
-"""Accelerators: CUDA, NPUs and others that PyTorch supports. They run operators asynchronously."""
+"""Find the accelerators of this process (CUDA, NPUs and others), which run operators asynchronously.
+
+Copies to the host are waited for before their result is read, and nothing is read while a device captures a graph.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ BACKENDS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS", "mtia": "M
 
 
 class Devices:
-    """The types of accelerators that this process may use."""
+    """The accelerators that this process may use, given by their device types, such as "cuda" and "npu"."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._modules: list[Any] = [getattr(torch, name, None) for name in names]
@@ -32,14 +35,20 @@ class Devices:
         ]
 
     def graph(self) -> str:
-        """Return the type of a device that is capturing a graph, else "". Reading a tensor would break the capture."""
+        """Return the type of a device that is capturing a graph, else "".
+
+        Reading a tensor of that device would break its capture.
+        """
         for name, module in self._graphs:
             if _in_use(module) and module.is_current_stream_capturing():
                 return name
         return ""
 
     def wait_for_copies(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        """Wait until copies from a device to the host are complete, since `non_blocking=True` returns earlier."""
+        """Wait for the devices of the inputs of an operator, if one of its outputs is on the host.
+
+        An operator that copies to the host with `non_blocking=True` returns before its output has the values.
+        """
         if any(map(_in_use, self._modules)) and any(tensor.is_cpu for tensor in outputs):
             for tensor in inputs:
                 if not (tensor.is_cpu or tensor.is_meta):
@@ -70,7 +79,7 @@ def _accelerators() -> list[str]:
 
 
 def _in_use(module: Any) -> bool:
-    """Return True if this process uses the device already. Other queries initialize an unused device."""
+    """Return True if this process already uses the device. Other queries would initialize an unused device."""
     return not hasattr(module, "is_initialized") or bool(module.is_initialized())
 
 
@@ -81,6 +90,6 @@ def _wait(device: torch.device) -> None:
         if hasattr(module, "current_stream"):
             module.current_stream(device).synchronize()
             return
-        if hasattr(module, "synchronize"):  # MPS, with one stream
+        if hasattr(module, "synchronize"):  # MPS, which has only one stream
             module.synchronize()
             return

@@ -1,4 +1,4 @@
-"""Settings of PyTorch: those that a dump tells, and eager execution of compiled code while a step is recorded."""
+"""Read the settings of PyTorch that a dump records, and run compiled code eagerly while a step is recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ascend_dump.adapter.pytorch.calls import keep_hooks_quiet
 
 __all__ = ["can_force_eager", "force_eager", "settings_of_torch"]
 
-#: Settings that change results, by the names under which a program reads them.
+#: Functions that read the settings that change results, by the expression with which a program reads each setting.
 _SETTINGS: dict[str, Callable[[], Any]] = {
     "torch.get_default_dtype()": torch.get_default_dtype,
     "torch.get_num_threads()": torch.get_num_threads,
@@ -36,7 +36,7 @@ _SETTINGS: dict[str, Callable[[], Any]] = {
 
 
 def settings_of_torch() -> dict[str, str]:
-    """Return the settings as texts; without those that this version of PyTorch does not have."""
+    """Return the values of the settings as texts, without settings that this version of PyTorch does not have."""
     found = {}
     for name, read in _SETTINGS.items():
         try:
@@ -47,16 +47,17 @@ def settings_of_torch() -> dict[str, str]:
 
 
 def can_force_eager() -> bool:
-    """Return True if PyTorch can run compiled code eagerly: since 2.6."""
+    """Return True if PyTorch can run compiled code eagerly, which it can from version 2.6 on."""
     return hasattr(torch.compiler, "set_stance")
 
 
 @contextlib.contextmanager
 def force_eager() -> Iterator[None]:
-    """Run compiled code eagerly, also code that is compiled only inside.
+    """A context in which compiled code runs eagerly, also code that the program compiles inside the context.
 
-    `torch._dynamo` is not imported for that, because it takes seconds. The program may import it inside by compiling a
-    function; then eager execution begins there. Else PyTorch would compile the functions that record.
+    `torch._dynamo` is not imported for this, because the import takes seconds. If the program imports it inside the
+    context, by compiling a function, eager execution begins at the import. Without that, PyTorch would compile the
+    functions that record.
     """
     if not can_force_eager():
         yield
@@ -74,7 +75,7 @@ def force_eager() -> Iterator[None]:
                 _waiting.remove(undo)
 
 
-#: One for each `force_eager` that was entered before `torch._dynamo` was imported.
+#: The exit stack of each open `force_eager` context that was entered before `torch._dynamo` was imported.
 _waiting: list[contextlib.ExitStack] = []
 
 

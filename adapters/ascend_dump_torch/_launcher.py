@@ -47,9 +47,10 @@ class _TorchLaunch:
         self._unfollow = follow_inference_mode()
         self._session: Optional[TorchSession] = None
         self._told_compiled = False
-        #: The step that the session has entered last.
+        #: The number of the last step that the session has begun.
         self._entered: Optional[int] = None
         options = begin.request.options
+        #: When the outline ends (`outline_until`). With "wrong" and "end" no step is recorded.
         self._until = options.get("outline_until", "recorded")
         self._records = self._until in ("recorded", "symptom")
         self._outline: Optional[StepOutline] = None
@@ -73,7 +74,7 @@ class _TorchLaunch:
             self._unfollow()
 
     def begin_again(self) -> None:
-        """Start over in a forked child: it writes its own dump."""
+        """Start over in a forked child, which writes a dump of its own."""
         if self._begin.over:
             self._steps.end()
             return
@@ -152,12 +153,15 @@ class _TorchLaunch:
         self._end_if_past(step)
 
     def _begins_without_model(self, step: int) -> None:
-        """Called where no module with parameters begins the steps."""
+        """Begin a step of a program in which no module with parameters begins the steps."""
         if self._records and not self._begin.over and self._enter(step, "process"):
             self._end_if_past(step)
 
     def _enter(self, step: int, model: str, root: Optional[Root] = None) -> bool:
-        """Begin a step of the session, which begins with the first one. Returns False if nothing is recorded."""
+        """Begin a step of the session; before the first step, start the session. Returns False if nothing is recorded.
+
+        model: name of the model for the session; root: the module or function whose call begins the step, if any
+        """
         if self._session is None:
             session = self._begin(model=model)
             if not isinstance(session, TorchSession):
@@ -168,12 +172,13 @@ class _TorchLaunch:
             self._session = session
             if self._outline is not None:
                 self._outline.report = session.note_symptom
-                # What is called first at the end of the process was registered last.
+                # Of the functions that run at the end of the process, the last registered runs first. The outline has
+                # to end before the session, so its function is registered again.
                 self._cancel_end()
                 self._cancel_end = at_exit(self._end_outline)
         if root is not None:
             self._adopt(root)
-        # What comes before the first call may belong to its step.
+        # The first step may have begun before its first call (`outline_from_start`). It is not begun again.
         if self._entered != step:
             self._entered = step
             self._session.guard(self._session.enter_step, step)
@@ -185,7 +190,7 @@ class _TorchLaunch:
         if shows_symptom or self._session.is_past(step):
             self._steps.end()
             if self._outline is not None:
-                # First the files, so that they are complete when the outline says that it is over.
+                # The session stops first, so that its files are complete when the outline says that it is over.
                 self._session.guard(self._session.stop)
                 self._outline.finish(Over.RECORDED)
                 self._wait()

@@ -8,12 +8,12 @@ from ascend_dump.adapter import text_matcher
 
 __all__ = ["LayerFilter"]
 
-#: The most names stored for suggestions.
+#: Maximum number of names of operators that are stored for suggestions; ten times as many decisions are cached.
 _REMEMBERED = 5000
 
 
 class LayerFilter:
-    """Globs and `re:` patterns, matched with names of operators (`layers.0.linear1/addmm_0`) and of modules."""
+    """Matches globs and `re:` patterns with the names of operators (`layers.0.linear1/addmm_0`) and of modules."""
 
     def __init__(self, layers: tuple[str, ...]) -> None:
         self._layers = layers
@@ -35,7 +35,10 @@ class LayerFilter:
         return decided
 
     def reasons(self) -> list[str]:
-        """Return a sentence for each pattern that matched nothing, with the most similar names that ran."""
+        """Return a sentence for each pattern that matched nothing, with the most similar names of what ran.
+
+        Returns [] if no operator was tested.
+        """
         if not self._seen:
             return []
         reasons = []

@@ -1,4 +1,4 @@
-"""Look at tensors with little effort: their extremes, their norms, and the ones with NaN or Inf."""
+"""Compute a few numbers of tensors at low cost: extremes, norms and samples; and find tensors with NaN or Inf."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = [
     "tensors_in",
 ]
 
-#: The most tensors in the result of a call that are looked at.
+#: Maximum number of tensors that are taken from the result of a call, and of items searched in a list or mapping.
 _MOST_TENSORS = 32
 
 
 def kind_of(numbers: Iterable[float]) -> str:
-    """Return the kind of non-finite value: "NaN", "Inf", or "-Inf" if it is the only one; "" if all are finite."""
+    """Return the first of "NaN", "Inf" and "-Inf" that is among the numbers; "" if all numbers are finite."""
     wrong = [number for number in numbers if not math.isfinite(number)]
     kinds = {"NaN" if math.isnan(number) else "Inf" if number > 0 else "-Inf" for number in wrong}
     return next((kind for kind in ("NaN", "Inf", "-Inf") if kind in kinds), "")
@@ -57,7 +57,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the numbers among the settings of an optimizer; of several groups their largest."""
+    """Return the numbers among the settings of an optimizer; if its parameter groups differ, the largest."""
     settings: dict[str, float] = {}
     for group in optimizer.param_groups:
         for name, value in group.items():
@@ -67,20 +67,21 @@ def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, float]:
 
 
 def sample_of(parameters: Sequence[torch.Tensor], most: int, length: int) -> Optional[torch.Tensor]:
-    """Return a copy of the first elements of some parameters; None if there are none of one type and device.
+    """Return a float32 copy of the first elements of some parameters; None if no parameter can be sampled.
 
-    most: of the parameters; length: elements of each
+    All are on one device and have one dtype: other parameters are left out.
+    most: maximum number of parameters; length: maximum number of elements of each
     """
     chosen = parameters[:: max(1, -(-len(parameters) // most))]
     pieces = [piece for parameter in chosen if (piece := plain_values(parameter)) is not None]
-    # Of others `reshape` would copy all elements.
+    # If a tensor is not contiguous, `reshape` would copy all its elements.
     pieces = [piece for piece in pieces if piece.is_contiguous()]
     pieces = [piece for piece in pieces if (piece.device, piece.dtype) == (pieces[0].device, pieces[0].dtype)]
     return torch.cat([piece.reshape(-1)[:length] for piece in pieces]).float() if pieces else None
 
 
 def extremes_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the largest and the smallest element, or the only one; empty if the tensor cannot have NaN or Inf."""
+    """Return the largest and the smallest element, or the only element; [] if the tensor cannot have NaN or Inf."""
     values = plain_values(tensor)
     if values is None:
         return []
@@ -90,9 +91,10 @@ def extremes_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def norms_of(tensors: Iterable[Optional[torch.Tensor]]) -> list[torch.Tensor]:
-    """Return the largest norm of the tensors of each device and type; it is NaN or Inf if one of them has NaN or Inf.
+    """Return, for each device and dtype, the largest norm of its tensors: NaN or Inf if a tensor has NaN or Inf.
 
-    On the host it is the L2 norm, which PyTorch computes fifty times as fast as the largest element. It may overflow.
+    On a device the norm is the largest absolute value. On the CPU it is the L2 norm, because PyTorch computes it fifty
+    times as fast there; it may overflow.
     """
     groups: dict[Any, list[torch.Tensor]] = {}
     for tensor in tensors:
@@ -112,7 +114,7 @@ def nonfinite_among(tensors: Sequence[Optional[torch.Tensor]]) -> list[int]:
 def plain_values(tensor: torch.Tensor) -> Optional[torch.Tensor]:
     """Return the tensor in a form that `aminmax` accepts; None if it cannot have NaN or Inf."""
     if not is_plain(type(tensor)):
-        # The local part of a distributed tensor.
+        # Of a DTensor the local part is used.
         local = getattr(tensor, "_local_tensor", None)
         if local is None or not is_plain(type(local)):
             return None

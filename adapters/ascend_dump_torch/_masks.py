@@ -1,6 +1,6 @@
-"""Operators of the scene `overflow` that only create or pass on a mask, by `ascend_dump.statistics.nonfinite.masks`.
+"""Recognise operators that only create or pass on a mask, by the rules of `ascend_dump.statistics.nonfinite.masks`.
 
-An operator that produces NaN never counts as such, nor one that produces more Inf than its inputs have.
+The scene `overflow` does not record these operators. An operator that produces NaN is never one of them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["is_mask"]
 def is_mask(
     base: str, views: bool, inputs: Sequence[torch.Tensor], numbers: Sequence[float], outputs: Sequence[torch.Tensor]
 ) -> bool:
-    """Return True if an operator with NaN or Inf in its outputs only made or passed on a mask.
+    """Return True if an operator with NaN or Inf in its outputs only created or passed on a mask.
 
-    base     its name without namespace and overload
+    base     name of the operator without namespace and overload
     views    True if its outputs are views of its inputs
-    inputs   its input tensors as it read them
-    numbers  its arguments that are NaN or Inf
+    inputs   its input tensors, with the values that they had before it ran
+    numbers  those of its arguments that are the number NaN or Inf
     outputs  its outputs with NaN or Inf
     """
     if any(map(math.isnan, numbers)):
-        # A rule without conditions on the inputs has none on numbers either.
+        # An argument that is NaN makes no mask. Only rules that ignore the inputs (`unasked`) ignore numbers too.
         rule = masks.rule_of(base)
         if rule is None or not rule.unasked:
             return False

@@ -27,7 +27,7 @@ _PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
 
 
 def is_plain(kind: type) -> bool:
-    """Return True if tensors of this class store their values themselves, since it has no `__torch_dispatch__`."""
+    """Return True if tensors of this class store their values themselves, as the class has no `__torch_dispatch__`."""
     if kind in _PLAIN:
         return True
     plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
@@ -112,7 +112,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def _extent(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, Optional[tuple[int, ...]]]:
-    """Return the extent of a non-empty tensor, in elements from the first to the last, and `ViewLayout.dense`."""
+    """Return the number of elements from the first to the last in memory, and `ViewLayout.dense`. No size may be 0."""
     elements = 1 + sum((n - 1) * s for n, s in zip(shape, stride))
     if all(n == 1 or s == dense for n, s, dense in zip(shape, stride, row_major(shape))):
         return elements, shape

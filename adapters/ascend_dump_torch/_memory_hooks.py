@@ -20,6 +20,7 @@ from ascend_dump_torch.ranks.collectives import WORK
 
 __all__ = ["MemoryGuard"]
 
+#: Methods of storages that write to the memory.
 _WRITES = ("__setitem__", "_byteswap", "_swap_data_ptr_", "_set_from_file")
 #: Functions that `Tensor.__dlpack__` calls, depending on the version, and their older public names.
 _DLPACK = (
@@ -44,8 +45,8 @@ class MemoryGuard:
 
     def __enter__(self) -> None:
         tensors = self._session.tensors
-        # Methods that share memory with another process, which may write to it at any time, are named by device.
-        # Moving to shared memory runs operators on the old memory before freeing it.
+        # The names of methods that share memory with another process contain the device. The other process may write
+        # to that memory at any time. Moving a storage to shared memory runs operators on the old memory and frees it.
         shares = [name for name in dir(torch.UntypedStorage) if name.startswith("_share_") and name.endswith("_")]
         for kind, names, tell, wrap in (
             (torch.UntypedStorage, ("resize_",), tensors.resize_storage, self._wrap),
@@ -75,14 +76,14 @@ class MemoryGuard:
         @functools.wraps(method)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             for memory in [*args, *kwargs.values()][:1]:
-                with torch._C.DisableTorchFunction():  # these calls are not the program's
+                with torch._C.DisableTorchFunction():  # the program's handlers must not see the calls of the session
                     session.guard(tell, memory)
             return method(*args, **kwargs)
 
         return wrapped
 
     def _wrap_overridable(self, method: Any, tell: Any) -> Any:
-        """Return `_wrap` for a method of tensors that `__torch_function__` may handle."""
+        """Do the same as `_wrap`, for a method of tensors that `__torch_function__` may handle."""
         wrapped = self._wrap(method, tell)
         name = method.__name__
 
@@ -90,12 +91,13 @@ class MemoryGuard:
         def overridable(*args: Any, **kwargs: Any) -> Any:
             if not has_torch_function(args):
                 return wrapped(*args, **kwargs)
-            # PyTorch passes the attribute of the class to handlers, which compare it with the original method.
+            # PyTorch passes the class attribute to the handlers, and they compare it with the original method. So the
+            # class has the original method during the call.
             setattr(torch.Tensor, name, method)
             try:
                 return wrapped(*args, **kwargs)
             finally:
-                # Not if the handler has ended the step.
+                # The wrapper is put back, unless the handler has ended the step.
                 if torch.Tensor.__dict__.get(name) is method:
                     setattr(torch.Tensor, name, overridable)
 

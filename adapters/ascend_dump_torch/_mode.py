@@ -35,8 +35,8 @@ _mode_of_kind = torch._C._get_dispatch_mode
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
-#: Higher-order operators whose device-independent kernels can run while a dispatch mode is active. The kernels of
-#: other higher-order operators raise an error then.
+#: Higher-order operators whose device-independent kernels can run while a dispatch mode is active. For other
+#: higher-order operators these kernels raise an error.
 _SEEN_THROUGH = ("flex_attention", "flex_attention_backward")
 NO_CALL = msgspec.Raw()
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -103,7 +103,8 @@ class RecordMode(TorchDispatchMode):
                 return self._run_higher_order(func, args, kwargs)
             schema = self._schemas[id(func)] = schema_of(func)
         if schema.composite and not has_own_kernels(args, kwargs, schema.own_kernels):
-            # In inference mode autograd has not decomposed this operator. Without our mode the same kernel would run.
+            # The operator reached this mode because autograd does not decompose it in inference mode. Run the kernel
+            # that would run without our mode; it calls the operators that are recorded.
             with self:
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         if schema.views_first and type(args[0]) in _PLAIN and session.grafts is None:
@@ -175,7 +176,8 @@ class RecordMode(TorchDispatchMode):
         unset = tensors.is_unset(source)
         items: Optional[list[Item]] = None
         if not (session.records_inputs and session.records_outputs):
-            # Only one of both is recorded, as `item`: `items_of_view` would store all elements of the source.
+            # If only the input or only the output is recorded, `item` is used: `items_of_view` would store all elements
+            # of the source.
             io, described = ("input", (source,)) if session.records_inputs else ("output", (result,))
             items = [tensors.item(op, described[0], io, 0, unset)]
         elif not unset:
@@ -201,7 +203,10 @@ class RecordMode(TorchDispatchMode):
         return OperatorCall(seq, schema.op_type, name, now, site.phase, site.module, site.source), site.stack
 
     def _run_distributed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operator on DTensors, which decomposes it, and note the placements of its inputs and outputs."""
+        """Run an operator on DTensors, and note the placements of its inputs and outputs.
+
+        DTensor decomposes it into operators on local tensors, which are recorded.
+        """
         guard = self._session.guard
         guard(_without_function_modes, self._placements.note, (args, tuple(kwargs.values())))
         self._distributed.begins = True
@@ -311,7 +316,7 @@ class RecordMode(TorchDispatchMode):
         return pending
 
     def _announce_writes(self, pending: PendingOperator) -> None:
-        """Secure the queued bytes of the tensors that an operator is about to write."""
+        """Copy the queued bytes of the tensors that an operator is about to write."""
         self._protect(pending.written)
         if pending.schema.asynchronous:
             for tensor in pending.written:
@@ -322,7 +327,7 @@ class RecordMode(TorchDispatchMode):
         session = self._session
         tensors = session.tensors
         if pending.written:
-            # A new version: the operator has changed this memory.
+            # The operator has changed this memory, so the bytes that are stored of it are outdated.
             self._protect(pending.written)
         outputs, names = outputs_of(schema, result)
         if session.grafts is not None:
@@ -409,9 +414,9 @@ class RecordMode(TorchDispatchMode):
                 item.line.placement = self._placements.of(tensor)
 
     def _name_parameters(self, op: OperatorCall, items: Sequence[Item], tensors: Sequence[torch.Tensor]) -> None:
-        """Add parameter names to the records of operators outside modules, such as those of an optimizer.
+        """Add parameter names to the records of operators outside modules, such as the operators of an optimizer.
 
-        Of the operators inside modules, many may read one parameter; only the first record in a step gets its name.
+        Inside modules many operators may read the same parameter, so only its first record in a step gets its name.
         """
         of = self._session.tracker.parameter_of
         for item, tensor in zip(items, tensors):
@@ -437,7 +442,7 @@ class RecordMode(TorchDispatchMode):
     def waited(self, work: Any, complete: bool) -> None:
         """Note the end of `work.wait()`.
 
-        complete  True if it returned without an exception
+        complete  True if the call shows that the collective is complete
         """
         self._between_operators(self._collectives.waited, work, complete)
 
@@ -454,7 +459,7 @@ class RecordMode(TorchDispatchMode):
         self._placements.clear()
 
     def _between_operators(self, function: Any, *args: Any) -> None:
-        """Call a recording function while no operator runs, hidden from dispatch modes, function modes and autograd."""
+        """Call a recording function while no operator runs, hidden from dispatch and function modes and autograd."""
         with self._lock, torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
             function(*args)
 
@@ -502,7 +507,7 @@ class PendingOperator(BegunCall, eq=False):
 
 
 def outputs_of(schema: Schema, result: Any) -> tuple[list[torch.Tensor], list[str]]:
-    """Return the tensors that an operator has returned, and their names if its schema has names, else []."""
+    """Return the tensors that an operator has returned, and their names. Without names in the schema these are []."""
     outputs: list[torch.Tensor] = []
     names: list[str] = []
     if schema.returns:

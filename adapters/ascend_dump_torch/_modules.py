@@ -144,6 +144,7 @@ class ModuleRecorder:
         self._begun: dict[int, _ModuleCall] = {}
         #: The key in the metadata of an autograd node under which its watched outputs of this step are stored.
         self._key = object()
+        #: The watched tensors of this step that have no autograd node.
         self._leaves = WeakTensorKeyDictionary()
 
     def __enter__(self) -> None:
@@ -197,7 +198,7 @@ class ModuleRecorder:
         op = OperatorCall(0, type(module).__name__, name, 0, call_site.phase, call_site.module, call_site.source)
         selected = session.selects is None or session.selects(name, call_site.module)
         stack = self._stacks[threading.get_ident()]
-        # The first call of another thread counts as inside a call that is open in some other thread.
+        # The first call of a thread counts as inside a call that is open in another thread, if there is one.
         outer = stack[-1] if stack else next((calls[0] for calls in self._stacks.values() if calls), None)
         call = _ModuleCall(id(module), self._called_so_far, op, selected, outer)
         self._called_so_far += 1
@@ -328,7 +329,8 @@ class ModuleRecorder:
     def _add_gradients(self, watched: _Watched, tensor: torch.Tensor) -> None:
         """Record the gradient of a tensor for all calls that returned or read the tensor."""
         watched.settled = True
-        # In reverse order: the backward passes of the readers come before that of the call that returned the tensor.
+        # In reverse order: the backward pass of a call that read the tensor comes before the backward pass of the call
+        # that returned it.
         gradients = watched.gradients[::-1]
         first: Optional[Item] = None
         for call, io, index, name in gradients:
@@ -407,7 +409,7 @@ class ModuleRecorder:
             call.outer.inside.remove(call)
 
     def _write(self, items: list[Item]) -> None:
-        """Write the records of a module. Their sequence number and time are those of its end."""
+        """Write the records of a module, with the sequence number and the time at which its pass ends."""
         seq, now = self._session.next_seq(), time.time_ns() // 1000
         for item in items:
             item.line.seq, item.line.time = seq, now

@@ -14,15 +14,15 @@ __all__ = ["Aftermath", "copy_overwritten", "nonfinite", "nonfinite_numbers", "r
 
 #: Floating-point types without Inf and NaN.
 _FINITE_ONLY = {getattr(torch, name) for name in ("float4_e2m1fn_x2",) if hasattr(torch, name)}
-#: The types of almost all tensors, whose elements can be added as they are.
+#: The dtypes of almost all tensors. Their elements can be added without a conversion.
 _COMMON = frozenset((torch.float32, torch.bfloat16, torch.float16, torch.float64))
 _strided = torch.strided
-#: `Tensor.item` of PyTorch itself: `_value_hooks` replaces the one of `torch.Tensor`.
+#: PyTorch's own `Tensor.item`. `_value_hooks` replaces `torch.Tensor.item`, which must not be called here.
 read_number = torch._C.TensorBase.item
 
 
 def copy_overwritten(inputs: list[torch.Tensor], written: list[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Copies of the inputs that share memory with `written`, by position."""
+    """Return copies of the inputs that share memory with `written`, by position."""
     memory = {storage._cdata for tensor in written for storage in storages_of(tensor)}
     return {
         i: tensor.clone()
@@ -47,12 +47,13 @@ def nonfinite(tensor: torch.Tensor) -> bool:
             tensor = tensor.float()
         elif tensor.is_complex():  # complex32 has none either
             tensor = torch.view_as_real(tensor.resolve_conj())
-    # A sum is the fastest check and misses nothing; the sum itself may overflow, so a second check confirms it.
+    # A sum is the fastest check and misses nothing. It may overflow although all elements are finite, so a second check
+    # follows if the sum is not finite.
     return not math.isfinite(read_number(tensor.sum())) and not bool(torch.isfinite(tensor).all())
 
 
 def elements(tensor: torch.Tensor) -> Optional[torch.Tensor]:
-    """Return the elements that a sparse or nested tensor stores, as a dense one; None if PyTorch cannot return them."""
+    """Return the elements that a sparse or nested tensor stores, as a dense tensor; None if PyTorch cannot do that."""
     if tensor.layout is torch.sparse_coo:
         return tensor._values()
     try:
@@ -75,7 +76,9 @@ class Aftermath:
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
+        #: Number of consecutive steps with NaN or Inf directly before the open step.
         self._before = 0
+        #: True if an operator of the open step had NaN or Inf.
         self._found = False
         self.followed = 0
 
@@ -84,7 +87,7 @@ class Aftermath:
         self._found = False
 
     def records(self) -> bool:
-        """Note an operator with NaN or Inf. Returns True if it is to be recorded."""
+        """Note an operator with NaN or Inf. Returns True if it must be recorded."""
         self._found = True
         if self._before > self._keep:
             self.followed += 1

@@ -24,9 +24,9 @@ class OverflowMode(RecordMode):
     """Dispatch mode that looks for NaN and Inf in the outputs of each operator.
 
     Almost all outputs are finite. So only the call site is determined before an operator runs; the other fields of its
-    records are computed if an output has NaN or Inf. Views are not checked: they have the values of their input, an
-    output of an earlier operator. But `lift_fresh` is: it returns a view of a constant of the program, which no
-    operator made.
+    records are computed if an output has NaN or Inf. Views are not checked: they have the values of their input, which
+    is an output of an earlier operator. The exception is `lift_fresh`: it returns a view of a constant of the program,
+    which is no operator's output, so its result is checked.
     """
 
     _checks_inputs = True
@@ -72,7 +72,7 @@ class OverflowMode(RecordMode):
             self._record(call.described(schema), [result], (), [result])
 
     def _count(self, schema: Schema) -> tuple[CallSite, int, int]:
-        """Number a call: return its call site, its index among the calls of this operator there, and that in the step.
+        """Return the call site of a call, its index among the calls of this operator in the same module, and its `seq`.
 
         Advances both counters.
         """
@@ -125,8 +125,8 @@ class OverflowMode(RecordMode):
         args, kwargs = pending.called
         constants = nonfinite_numbers(args) + nonfinite_numbers(kwargs.values())
         tensors = session.tensors
-        # Inf that an operator computed is often scaled or moved later, by operators that look like those of masks.
-        # Nothing that reads it, or that writes into a parameter, makes a mask.
+        # Inf that an operator computed is often scaled or moved later, by operators that look like mask operators. So
+        # an operator that reads such Inf never counts as a mask operator, nor does one that writes into a parameter.
         is_computed = any(tensors.is_infinite(tensor) for tensor in before) or any(map(_is_of_leaf, pending.written))
         if not is_computed and is_mask(schema.base, schema.views, filled, constants, wrong):
             return
@@ -149,11 +149,13 @@ class OverflowMode(RecordMode):
 
 
 class _NotedCall(BegunCall, eq=False):
-    """Fields noted of an ordinary operator before it runs; `described` adds the rest if an output is not finite.
+    """The state of an ordinary operator before it runs. `described` adds the other fields if an output is not finite.
 
     time     in microseconds since the epoch
-    number   `Tracker.count`
-    written  the arguments that it overwrites; inputs and copies: only if there are any, as in `PendingOperator`
+    number   the result of `Tracker.count`
+    written  the arguments that it overwrites
+    inputs   its input tensors; noted here only if it overwrites arguments
+    copies   copies of the inputs that it overwrites, by position; None if it overwrites none
     """
 
     seq: int
@@ -178,13 +180,13 @@ class _NotedCall(BegunCall, eq=False):
 
 
 def _is_of_leaf(tensor: torch.Tensor) -> bool:
-    """Return True for a parameter, or a view of one: programs do not write masks into parameters."""
+    """Return True for a parameter or a view of a parameter: programs do not write masks into parameters."""
     whole = tensor if tensor._base is None else tensor._base
     return bool(whole.is_leaf and whole.requires_grad)
 
 
 def _tensors_of(schema: Schema, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Return the inputs of an operator."""
+    """Return the input tensors of an operator, without those passed as `out=`."""
     tensors: list[torch.Tensor] = []
     collect(args, tensors)
     if kwargs:

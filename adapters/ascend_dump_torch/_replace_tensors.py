@@ -3,7 +3,7 @@
 If a later difference disappears, the operator of the replaced output is its cause. An output is replaced by copying the
 value into its memory before the next operator reads it. An input is replaced by another tensor in this call only:
 other readers of its memory still get the program's value. The input of a view, such as a parameter that is transposed,
-is replaced in its memory, because the view is to show it: later readers of that memory get the value too.
+is replaced in its memory, because the view shows that memory. So later readers of the memory get the value too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Graft(NamedTuple):
 def read_grafts(setting: Any) -> list[_Graft]:
     """Read the setting `graft`: names such as `layers.3/addmm_0.output.0`, each with the path of a dump.
 
-    A name with `*` stands for all tensors of the dump that it fits: `*/topk_0.output.*`.
+    A name with `*` stands for all tensors of the dump that it matches: `*/topk_0.output.*`.
 
     Raises ConfigError for an invalid name or one that the dump does not contain, NotSupported for a tensor that cannot
     be replaced, and ReadError if the dump cannot be read.
@@ -63,7 +63,10 @@ def read_grafts(setting: Any) -> list[_Graft]:
 
 
 def _grafts_of(key: str, parts: tuple[str, str, str], path: object, dump: Any) -> list[_Graft]:
-    """Return the grafts of a name, of all tensors of a dump that it fits."""
+    """Return a graft for each tensor of a dump that a name matches, which may contain `*`.
+
+    parts: the name divided by `_parts`
+    """
     from fnmatch import fnmatchcase
 
     name, io, wanted = parts
@@ -85,7 +88,7 @@ def _grafts_of(key: str, parts: tuple[str, str, str], path: object, dump: Any) -
 
 
 def _parts(key: str) -> tuple[str, str, str]:
-    """Return the name of the operators, the side, and the index or `*`."""
+    """Divide the name of a graft into the name of the operators, "input" or "output", and the index or `*`."""
     op_name, _, index = key.rpartition(".")
     op_name, _, io = op_name.rpartition(".")
     is_number = index.isdecimal() and index.isascii() and len(index) <= 9
@@ -106,6 +109,7 @@ class Grafts:
         for graft in grafts:
             self._grafts.setdefault((graft.io, graft.op_name), []).append(graft)
         self._applied: set[str] = set()
+        #: Grafts whose dump has no record of a step in which the operator ran.
         self._missing: set[str] = set()
 
     def apply(self, op_name: str, views: bool, outputs: list[torch.Tensor]) -> None:
@@ -156,7 +160,8 @@ class Grafts:
                 )
             else:
                 protect(before)
-                # By way of `data`, which autograd does not watch: what it keeps of this memory may show the value too.
+                # Through `data`, so that autograd does not notice the write. Tensors that autograd has saved may share
+                # this memory and then have the new value too.
                 before.data.copy_(_tensor_of(record))
                 protect(before)
             self._applied.add(graft.key)

@@ -1,4 +1,4 @@
-"""The memory that an ATen operator reads and writes, by its schema."""
+"""Determine from its schema which memory an ATen operator reads and writes, and how it is recorded."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 #: backend, and the recurrent layers of oneDNN, cuDNN and MIOpen.
 _WRITTEN_FORWARD = ("running_mean", "running_var")
 _WRITTEN_BACKWARD = ("workspace", "reserve")
-#: One operator of FSDP fills a part of such an argument.
+#: An operator of FSDP fills a part of this argument and returns it, although its schema does not say so.
 _WRITTEN_AND_RETURNED = {"fsdp::all_gather_copy_in": "all_gather_output"}
 #: Arguments of batch norms that switch the update of running statistics on.
 _TRAINING = ("training", "train")
-#: Operators of c10d that only read their tensors. Others write to arguments of certain names.
+#: Operators of c10d that only read their tensors. The others write to tensors (`_is_result_of_collective`).
 _SENDERS = ("send", "barrier", "monitored_barrier_", "check_for_nan")
 
 #: Operators that resize a tensor and keep its content as far as it fits.
@@ -42,7 +42,7 @@ _UNSET = {
     "new_empty",
     "new_empty_strided",
     "_efficientzerotensor",
-    # torch_npu's
+    # The operators of torch_npu.
     "empty_with_format",
     "unsafe_empty_with_format",
 }
@@ -55,12 +55,12 @@ class Argument(NamedTuple):
     name: str
 
     def of(self, args: Any, kwargs: Any) -> Any:
-        """Its value in a call; None if it is omitted."""
+        """Return the value of the argument in a call; None if it is omitted."""
         return args[self.position] if self.position < len(args) else kwargs.get(self.name)
 
 
 class Schema(msgspec.Struct, frozen=True, eq=False):
-    """Properties of an operator, computed once from its schema."""
+    """Properties of an operator ("it" in the comments), computed once from its schema."""
 
     #: The operator itself, kept alive so that its id stays unique.
     func: Any
@@ -68,9 +68,9 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     base: str
     #: The arguments that it writes to.
     writes: tuple[Argument, ...]
-    #: Those of them that are outputs and not returned.
+    #: The arguments among `writes` that are results of the operator, but that it does not return.
     unreturned: tuple[Argument, ...]
-    #: The argument that is True if it writes to `unreturned`.
+    #: The argument that must be True so that it writes to `unreturned`; None if it always does.
     training: Optional[Argument]
     #: Names of the `out=` arguments.
     outs: frozenset[str]
@@ -80,15 +80,15 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     resizes: bool
     #: Whether it does not read its first argument: it overwrites it, or returns a view of it.
     ignores_first: bool
-    #: Whether its arguments may be uninitialized memory for its results: collectives and operators of FSDP.
+    #: Whether it may get uninitialized tensors to fill with its results, as collectives and operators of FSDP do.
     fills: bool
     #: The index of an output that it fills only in part; -1 if there is none.
     partial: int
     #: Whether its outputs are views of its inputs.
     views: bool
-    #: Whether it only returns one view of its first argument, the only tensor that it is called with.
+    #: Whether it does nothing but return one view of its first argument, which is its only tensor.
     views_first: bool
-    #: Whether it is composed of other operators, which are recorded instead.
+    #: Whether it is composed of other operators, which are recorded instead of it.
     composite: bool
     #: Device types on which it has its own kernel although it is composite.
     own_kernels: frozenset[str]
@@ -100,9 +100,10 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     functional: bool
     #: Whether it is `wait_tensor`.
     waits: bool
-    #: Whether it only computes its results from its arguments; it may overwrite these.
+    #: Whether it only computes results from its arguments, which it may overwrite with them. It is no collective,
+    #: returns no view or uninitialized memory, and draws no random numbers.
     ordinary: bool
-    #: Describes its calls.
+    #: What is needed to describe its calls.
     signature: Signature
     #: `CollectiveCall.kind`, "" if it is not a collective; and the names of its arguments.
     collective: str
@@ -111,7 +112,8 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     returns: tuple[str, ...]
 
 
-#: Of recorded operators, by the id of the operator: reading a schema takes as long as recording ten calls.
+#: The properties of operators, by the id of the operator. They are kept, because reading a schema takes as long as
+#: recording ten calls.
 _schemas: dict[int, Schema] = {}
 
 
@@ -120,7 +122,7 @@ def schema_of(func: Any) -> Schema:
     schema = _schemas.get(id(func))
     if schema is None:
         schema = _read(func)
-        if not schema.composite:  # `own_kernels` grows when a package that is imported later adds a device
+        if not schema.composite:  # a package that is imported later may add a device, which changes `own_kernels`
             _schemas[id(func)] = schema
     return schema
 
@@ -205,7 +207,7 @@ def _is_of_one_tensor(schema: Any) -> bool:
 
 
 def _functional(base: str) -> bool:
-    """Return True if this batch norm returns running statistics or leaves them unchanged, without writing to them."""
+    """Return True if a batch norm does not write to its running statistics: it returns new ones, or changes none."""
     return "_functional" in base or "_no_" in base
 
 

@@ -62,6 +62,7 @@ class TorchSession(Session):
         self._abandoned = False
         #: True once `trigger` was called: nothing is recorded after the open step.
         self._ends = False
+        #: True once a capture of the script has replaced this capture of the launcher.
         self._superseded = False
         self._target = target
         self.failure: Optional[AscendDumpError] = None
@@ -76,10 +77,12 @@ class TorchSession(Session):
         self._thread = threading.get_ident()
         self._other_threads = 0
         self._calls = 0
-        #: No step before this one is selected. Such steps only count, as they may take less than a millisecond.
+        #: No step before this one is selected. Such steps are only counted, because they may take less than a
+        #: millisecond.
         self._idle_until = 0
         self._step: Optional[int] = None
-        #: Begin of the open step (`perf_counter`), seconds spent in earlier steps, and seconds spent between steps.
+        #: Begin of the open step (`perf_counter`), seconds spent in earlier recorded steps, and seconds spent in this
+        #: session to begin and end them.
         self._opened: Optional[float] = None
         self._took = self._between = 0.0
         self._leaves_warmup_out = bool(request.options.get("skip_warmup"))
@@ -119,6 +122,7 @@ class TorchSession(Session):
             self._spread = SpreadSteps(request.keep)
         self._mode = (OverflowMode if self.overflow_only else RecordMode)(self)
         self._updates: Optional[OptimizerSteps] = None
+        #: True if the capture was stopped in a step that had begun and that no optimizer step had ended.
         self._cut = False
         if (
             request.options.get("step") == "optimizer" and not run.launched
@@ -130,18 +134,22 @@ class TorchSession(Session):
             self._norms = ParameterNorms(self, request.stats)
         if target is not None:
             self._watch = Watch(target, self._target_called)
-        # The launcher follows it from its start, because this code may already run inside a torch.inference_mode block.
+        # The launcher calls `follow_inference_mode` at its start, because this code may already run inside a
+        # torch.inference_mode block.
         self._stop_following: Callable[[], None] = (lambda: None) if run.launched else _stack.follow_inference_mode()
         self.armed = True
         _sessions.add(self)
 
     @property
     def claims_operators(self) -> bool:
-        """True if a second capture would record the same operators; False between calls of a decorated function."""
+        """True if a second capture would record the same operators.
+
+        It is False between the calls of a decorated function.
+        """
         return self.armed and (self._target is not None or self._undo is not None)
 
     def _refuse_overlap(self) -> None:
-        """Raise CaptureError if another capture records the same operators, but end a capture of the launcher."""
+        """Raise CaptureError if another capture records the same operators. A capture of the launcher is ended."""
         for session in list(_sessions):
             if session is self or not session.armed:
                 continue
@@ -157,7 +165,7 @@ class TorchSession(Session):
                     code="AD302",
                 )
 
-    # The clock.
+    # Begin and end of steps.
 
     def _target_called(self, entered: bool) -> None:
         if threading.get_ident() != self._thread:
@@ -179,7 +187,7 @@ class TorchSession(Session):
             self.guard(self.tracker.enter, self._target)
 
     def skips_call(self) -> bool:
-        """Return True if this call is no step, such as a warm-up call of a server, and end the open step."""
+        """Return True if this call is no step, such as a warm-up call of a server. If so, end the open step."""
         if not is_left_out(self._leaves_warmup_out):
             return False
         self.guard(self.enter_step, None)
@@ -260,7 +268,10 @@ class TorchSession(Session):
         return not self.armed or self._ends or is_failed or bool(self._writer.ended)
 
     def trigger(self, reason: str) -> None:
-        """Keep the open step and the steps before it, and record nothing after it. The first reason is kept."""
+        """Record nothing after the open step, which stays in addition to the `keep` steps before it.
+
+        If called again, the first reason stays.
+        """
         self._ends = True
         self._idle_until = 0
         self._writer.end(reason)
@@ -295,7 +306,7 @@ class TorchSession(Session):
         self.tensors.forget()
 
     def _take_mode_out(self) -> None:
-        # In a child that was forked by another thread, the thread with the mode does not exist: no warning.
+        # No warning in a child that was forked by another thread: the thread with the mode does not exist there.
         if not _stack.remove(self._mode) and not self._abandoned:
             log.warning(
                 "the capture was stopped in another thread than the one it recorded: "
@@ -398,7 +409,7 @@ class TorchSession(Session):
         # The frames of the traceback would keep the operator's tensors alive.
         self.failure.__cause__ = error.with_traceback(None)
 
-    # The end.
+    # The end of the capture.
 
     @property
     def records(self) -> int:
@@ -422,7 +433,8 @@ class TorchSession(Session):
             return
         self.armed = False
         began = time.perf_counter()
-        # Without a target the optimizer's last step has begun another step, which may be empty: it is not incomplete.
+        # Without a target each optimizer step begins the next step. The open step may then be empty, so it does not
+        # count as incomplete.
         self._cut = self._updates is not None and self._target is not None and self._undo is not None
         self._note_end(began)
         self.guard(self._end_recording)
@@ -442,7 +454,7 @@ class TorchSession(Session):
         if self._writer.records:
             if self._steps_are_called and not self.overflow_only and self.failure is None:
                 tell_of_empty("step", *empty)
-            # Only if there are records; otherwise `reasons` reports them.
+            # Without records, `reasons` reports these sentences.
             for reason in [*self._layers.reasons(), *([] if self.grafts is None else self.grafts.reasons())]:
                 self.note_skipped(reason)
                 log.warning("%s", reason)

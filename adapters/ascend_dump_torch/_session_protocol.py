@@ -1,4 +1,4 @@
-"""The interface of a session for the modules that record operators and track writes to memory."""
+"""The interface of a session that is used by the modules that record operators and track writes to memory."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Insert a dispatch mode below the user's modes, and remove it from any position.
 
-A step begins inside the target's call, where the user may have entered modes that end before the step does
-(`with FlopCounterMode(): model(x)`). Modes are popped from the top of the stack, so our mode must be at the bottom.
-`__enter__` and `__exit__` of the base class update PyTorch's flags; the overrides of the user's modes may have side
-effects and are not called.
+A step begins inside the target's call. There the user may have entered modes that end before the step does
+(`with FlopCounterMode(): model(x)`). PyTorch can only pop the mode at the top of the stack, so our mode must be at the
+bottom. To insert or remove it, the user's modes above it are popped and pushed again. This is done with `__enter__` and
+`__exit__` of the base class, because the overrides in the user's modes may have side effects.
 
-At its end `torch.inference_mode` restores the thread's dispatch keys, although modes may have been added or removed
-inside. If a step begins or ends in such a block, keys and modes would disagree: nothing is recorded any more, or
-operators without tensors fail in the user's program. So the keys are aligned with the modes after each such block.
+When a `torch.inference_mode` block ends, PyTorch restores the dispatch keys that the thread had when the block began.
+If a step began or ended inside the block, these keys no longer match the active modes: nothing more is recorded, or
+operators without tensors fail in the user's program. So the keys are set again from the modes after each such block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ __all__ = ["align", "follow_inference_mode", "insert", "is_active", "remove"]
 
 #: The dispatch keys that PyTorch includes while a thread has modes.
 _KEYS = (torch._C.DispatchKey.Python, torch._C.DispatchKey.PythonTLSSnapshot)
-#: Captures of decorated functions end in any order, so only the last one restores the method.
+#: One object per capture that follows `torch.inference_mode`. Captures may end in any order, and the last one that ends
+#: restores `torch.inference_mode.__exit__`.
 _followers: list[object] = []
 
 
@@ -37,7 +38,7 @@ def insert(mode: TorchDispatchMode) -> None:
 
 
 def remove(mode: TorchDispatchMode) -> bool:
-    """Deactivate `mode` in this thread. Returns False if it is not active here."""
+    """Deactivate `mode` in this thread. Returns False if it is not active in this thread."""
     modes = _user_modes()
     position = next((i for i, active in enumerate(modes) if active is mode), -1)
     if position < 0:
@@ -52,7 +53,7 @@ def remove(mode: TorchDispatchMode) -> bool:
 
 
 def follow_inference_mode() -> Callable[[], None]:
-    """Align keys and modes after each `torch.inference_mode` block, until the returned function is called."""
+    """Call `align` after each `torch.inference_mode` block, until the returned function is called."""
     if not _followers:
         _align_after(torch.inference_mode.__exit__)
     follower = object()
@@ -77,7 +78,7 @@ def _align_after(leave: Any) -> None:
 
 
 def align() -> None:
-    """Set the dispatch keys of this thread by its modes, as inference_mode may have changed them."""
+    """Set the dispatch keys of this thread so that they match its active modes."""
     active = depth() > 0
     for key in _KEYS:
         torch._C._dispatch_tls_set_dispatch_key_included(key, active)
@@ -89,7 +90,10 @@ def is_active(mode: TorchDispatchMode) -> bool:
 
 
 def _user_modes() -> list[Any]:
-    """Return the active modes from bottom to top, without PyTorch's infra modes: these have their own slots."""
+    """Return the active modes from bottom to top, without infra modes such as fake tensors.
+
+    PyTorch keeps its infra modes in separate slots, so they are no obstacle to inserting a mode.
+    """
     return [
         mode
         for mode in _get_current_dispatch_mode_stack()

@@ -1,9 +1,9 @@
-"""A few numbers of each step, cheap enough for all steps of a training: `ascend_dump.dump_format.OutlineLine`.
+"""Write an outline: a few numbers of each step, cheap enough for all steps of a training (`OutlineLine`).
 
-They are of the values that a user looks at (`_value_hooks`), and of the results of top-level calls. NaN in the loss, in
-gradients and in parameters is wrong at once. NaN in the result of a call is wrong if the step has no loss; NaN in a
-number that the program reads may be that of a metric. Numbers computed on a device are read some steps later, so that
-the program does not wait for the device.
+The numbers are extremes and norms of the values that a user looks at (`_value_hooks`), and of the results of top-level
+calls. NaN or Inf in the loss, in gradients or in parameters is wrong. In the result of a call only NaN is wrong, and
+only if the step has no loss: Inf may belong to a mask. NaN or Inf in a number that the program reads may belong to a
+metric. Numbers computed on a device are read some steps later, so that the program does not wait for the device.
 """
 
 from __future__ import annotations
@@ -42,29 +42,32 @@ __all__ = ["StepOutline"]
 
 log = logging.getLogger("ascend_dump")
 
-#: The most looks per step.
+#: Maximum number of looks (`_Look`) per step.
 _MOST_LOOKS = 32
-#: The number of steps after which numbers are read from a device.
+#: Number of steps after which numbers are read from a device.
 _LAG = 16
-#: Seconds between writes of the file; the number of steps with a line each; of later steps every hundredth has one.
+#: Seconds between two writes to the file; number of first steps that each have a line; distance of the later steps that
+#: have a line.
 _PAUSE, _MOST_LINES, _SPARSE = 0.5, 100_000, 100
 #: Interval in optimizer steps at which parameters are looked at. NaN in them usually shows in the next loss.
 _PARAMETERS_EVERY = 16
-#: A scaler that leaves out this many optimizer steps in a row, after one that it did not, adapts to nothing.
+#: A gradient scaler is reported if it has let an optimizer step through before, and then leaves out this many in a row:
+#: it finds no usable scale.
 _MOST_SKIPS = 4
-#: Parameters with a sampled change, and elements of each; names that are kept, and their length.
+#: Maximum numbers: of parameters whose change is sampled, of sampled elements of each, of names of parameters in the
+#: outline, and of characters of a name.
 _MOST_SAMPLED, _SAMPLE, _MOST_NAMES, _LONGEST_NAME = 16, 64, 8, 80
-#: The optimizer step after which parameters without a gradient are named.
+#: Before each of this many first optimizer steps, the parameters without a gradient are determined again.
 _NAMED_AT = 3
-#: Tensors with NaN or Inf that are reported to a recording, per look.
+#: Maximum number of tensors with NaN or Inf that are reported to a recording per look.
 _MOST_REPORTED = 8
 
 
 class _Look(NamedTuple):
     """Numbers of one or several tensors: their extremes or their norm.
 
-    kind  "output", "loss", "gradient", "parameter", "read" or "skip"
-    what  the tensors in words
+    kind  "output", "loss", "gradient", "parameter", "read", "skip" or "change"
+    what  a description of the tensors for users
     """
 
     kind: str
@@ -75,11 +78,13 @@ class _Look(NamedTuple):
 class StepOutline:
     """Writes the outline of this process, from its first step until `finish`.
 
-    over    why it ended; "" before that
+    over           why the outline ended; "" before its end
     is_wrong       True once a step had NaN or Inf that the user sees
     counts_itself  True if no module begins steps: then optimizers do, or backward passes
-    report  set while a step is recorded: called with each tensor with NaN or Inf, the kind of the look, its parameter
-    reports_all  True to report losses and gradients without NaN and Inf too
+    report         called with each tensor with NaN or Inf, the kind of the look, and the name of its parameter; None
+                   while nothing is recorded
+    until_wrong    True to end the outline at the first NaN or Inf that is wrong
+    reports_all    True to report losses and gradients without NaN and Inf too
     """
 
     def __init__(
@@ -93,7 +98,7 @@ class StepOutline:
     ) -> None:
         """Begin an outline. begins: called with each step that no module begins.
 
-        ignore: of these FILE:LINE, tensors with NaN or Inf that the program looks at are no sign
+        ignore: source lines as FILE:LINE. NaN and Inf in values that the program uses on these lines do not count
         """
         self._ignored = IgnoredOperators(ignore)
         self.over = ""
@@ -102,7 +107,7 @@ class StepOutline:
         self._until_wrong = until_wrong
         self._reports_all = reports_all
         self._settings: dict[str, float] = {}
-        #: Of the open step: settings that have changed, and the line of the optimizer step.
+        #: The settings of the optimizer if they have changed in the open step, and the source line of its step.
         self._new_settings: tuple[dict[str, float], str] = {}, ""
         self._seen_optimizers = 0
         self._sample: Optional[torch.Tensor] = None
@@ -120,20 +125,22 @@ class StepOutline:
         self._busy = False
         self._looked: Counter[str] = Counter()
         self.is_wrong = self.counts_itself = False
-        #: The optimizer that trainers count, its steps, and all optimizers with their parameters.
+        #: The optimizer whose steps are counted; the numbers of its steps and of backward passes; the time of its step
+        #: within the open step. Then all optimizers with their parameters.
         self._optimizer: Optional[weakref.ref[Any]] = None
         self._updates = self._passes = self._updated_at = 0
         self._optimizers: weakref.WeakKeyDictionary[Any, list[torch.Tensor]] = weakref.WeakKeyDictionary()
         self._models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        #: The optimizer steps and the backward passes before the open step.
+        #: The numbers of optimizer steps and of backward passes before the open step.
         self._began_after = 0, 0
-        #: Whether a backward pass has added to gradients that were not looked at; whether they are scaled.
+        #: True if a backward pass has added to gradients that were not looked at since; if these gradients are scaled;
+        #: and if the open step has had a backward pass.
         self._fresh_gradients = self._scaled_gradients = self._has_passed = False
         self._scaled_losses = self._skips = 0
         self._ever_updated = False
         self._undo: Callable[[], None] = follow_values(self)
 
-    # The clock.
+    # Begin and end of steps.
 
     def begin(self, step: int) -> None:
         """End the open step and begin another one."""
@@ -141,7 +148,7 @@ class StepOutline:
             self._guard(self._begin, step)
 
     def _begin(self, step: int) -> None:
-        # Gradients are accumulated: no optimizer has looked at them.
+        # If gradients are accumulated over several steps, no optimizer step has looked at them yet.
         self._look_at_gradients()
         self._end_step()
         self._step = step
@@ -170,7 +177,7 @@ class StepOutline:
         self._end_step(True)
 
     def abandon(self) -> None:
-        """Drop this outline in a forked child: it writes its own."""
+        """Drop this outline in a forked child, which writes an outline of its own."""
         self.over = Over.ENDED
         self._undo()
         if self._file >= 0:
@@ -213,7 +220,7 @@ class StepOutline:
     # Looking at tensors.
 
     def returned(self, root: Any, result: Any) -> None:
-        """Call after a top-level call has returned `result`."""
+        """Look at the tensors in the result of a top-level call of the model or function `root`."""
         if self._step >= 0:
             self._guard(self._look_at_result, root, result)
 
@@ -232,7 +239,7 @@ class StepOutline:
             self.counts_itself = True
             self._begin_itself()
         self._has_passed = True
-        if self._scaled_losses:  # it was looked at before it was scaled
+        if self._scaled_losses:  # the loss was looked at before it was scaled
             self._scaled_losses -= 1
             self._scaled_gradients = True
         else:
@@ -243,7 +250,8 @@ class StepOutline:
             self._passes += 1
 
     def backward_ended(self) -> None:
-        # No optimizer may come to the gradients, and the model may be gone at the end of the program.
+        # Without an optimizer nothing else may look at the gradients, and at the end of the program the model may not
+        # exist any more.
         if not self._optimizers:
             self._guard(self._look_at_gradients)
 
@@ -266,9 +274,10 @@ class StepOutline:
             self._seen_optimizers += 1
             parameters = list(parameters_of(optimizer))
             self._optimizers[optimizer] = parameters
-            # Before they are gone with their optimizer, which ends with its function.
+            # Look at the parameters a last time when the optimizer is deleted, for example when the function that
+            # created it returns.
             weakref.finalize(optimizer, self._guard, self._look_at_parameters, parameters).atexit = False
-        # With an optimizer that skips steps itself, Inf in scaled gradients is expected.
+        # With an optimizer that skips steps itself (`found_inf`), Inf in scaled gradients is expected.
         if getattr(optimizer, "found_inf", None) is None:
             self._look_at_gradients(optimizer)
         if self._optimizer is None or self._optimizer() is optimizer:
@@ -312,7 +321,7 @@ class StepOutline:
         self._ever_updated = self._ever_updated or not skipped
         if not skipped:
             return
-        self._note_update()  # as the program counts
+        self._note_update()  # a step that is left out counts, because the program counts it
         scale = scaler.get_scale()
         self._report_many("skip", [parameter.grad for parameter in self._all_parameters()])
         if (self._ever_updated and self._skips >= _MOST_SKIPS) or scale <= 1:
@@ -323,7 +332,7 @@ class StepOutline:
             self._looked["skip"] += 1
 
     def reads(self, tensor: torch.Tensor, value: Any) -> None:
-        # Scaled gradients may have Inf, and so may their norm: the scaler finds it.
+        # Scaled gradients and their norm may have Inf. That is no fault, because the scaler then leaves out the step.
         if self._busy or self._scaled_gradients or self._skips:
             return
         if isinstance(value, float):
@@ -350,7 +359,10 @@ class StepOutline:
         self._note(kind, what, numbers)
 
     def _name_parameters(self) -> None:
-        """Keep the names of parameters of the models that no optimizer has, and of those that have no gradient."""
+        """Note how many parameters of each kind there are, and the first names of each kind.
+
+        The kinds are: parameters of all optimizers, frozen ones, those that no optimizer has, those without a gradient.
+        """
         every = [parameter for model in self._models for parameter in model.parameters() if parameter.requires_grad]
         mine = {id(parameter) for parameters in self._optimizers.values() for parameter in parameters}
         names = self._names_of(every)
@@ -408,7 +420,7 @@ class StepOutline:
             self._note(kind, what, [value])
 
     def _all_parameters(self) -> list[torch.Tensor]:
-        """Return the parameters of all optimizers; before their first steps those of the models."""
+        """Return the parameters of all optimizers; before the first optimizer step, those of all models."""
         lists = list(self._optimizers.values()) or [list(model.parameters()) for model in self._models]
         return list({id(parameter): parameter for parameters in lists for parameter in parameters}.values())
 
@@ -461,7 +473,7 @@ class StepOutline:
     # Writing lines.
 
     def _end_step(self, all_of_it: bool = False) -> None:
-        # At the end the open step may be empty.
+        # Before the first step there is a line only if something was looked at.
         if self._step >= 0 or self._looks:
             update, passes = self._began_after
             line = OutlineLine(step=max(self._step, 0), update=update, passes=passes, updated_at=self._updated_at)
@@ -526,7 +538,10 @@ def _finite(number: float) -> Optional[float]:
 
 
 def _judge(line: OutlineLine, looks: Sequence[_Look]) -> OutlineLine:
-    """Add the first look with NaN or Inf that is wrong, and the first ones that may be harmless, in words."""
+    """Set `wrong`, `masked` and `read` of the line to descriptions of the first looks with NaN or Inf of each kind.
+
+    They are: a look that is wrong, a result of a call that may be harmless, and a number that the program reads.
+    """
     has_loss = any(look.kind == "loss" for look in looks)
     for look in looks:
         kind = kind_of(look.numbers)

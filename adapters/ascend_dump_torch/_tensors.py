@@ -6,8 +6,8 @@ writes by operators that pass through PyTorch's dispatcher are observed:
 - Memory that is shared (with numpy, or between processes) is read each time. PyTorch marks its storages as not
   resizable.
 - Writes by other threads, and writes while our mode is disabled, may be missed. So queued bytes have a hash that is
-  checked when they are stored, and a sample of a known tensor is compared with its memory. After the first difference,
-  or while other threads run, all tensors are copied.
+  checked when they are stored. When a known tensor is recorded again, a sample of its bytes is compared with its
+  memory. After the first difference, or while other threads run, all tensors are copied.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class _StorageState(msgspec.Struct, eq=False, gc=False):
     number         number of the storage in the records, -1 if it has none yet
     unseen_writes  True if the memory may be written unobserved, so that it is read each time
     unset          True if no write was observed since the storage was allocated
-    infinite       True if an operator computed Inf into it, which is not a mask
+    infinite       True if an operator computed Inf (not as a mask) and wrote it into this storage
     in_flight      byte ranges (begin, end) that unfinished collectives write
     ranges         payloads of the stored byte ranges, by (begin, end, stored dtype)
     views          the recorded fields of each tensor on the storage, by the tensor's layout
-    pending        queued payloads of any version that still refer to this memory
+    pending        queued payloads of any version that may still refer to this memory
     """
 
     key: int
@@ -150,7 +150,8 @@ class Tensors:
     def begin_step(self) -> None:
         """Restart the numbering of storages, and drop storages that were freed. To be called between recorded steps."""
         self._steps += 1
-        # With `keep`, bytes of earlier steps are deleted. A record may refer to them only while that step exists.
+        # With `keep`, the bytes of earlier steps are deleted at some time, and no later record may refer to them. So
+        # the stored ranges are forgotten every `keep` + 1 steps.
         forgets = self._keep is not None and self._steps % (self._keep + 1) == 0
         for state in list(self._states.values()):
             if _expired(state.handle):
@@ -380,7 +381,10 @@ class Tensors:
         return [_item_of_view(op, "input", 0, source), _item_of_view(op, "output", 0, returned)]
 
     def _is_overwritten(self, view: _RecordedView, storage: Any) -> bool:
-        """Return True if the memory of a recorded view was written unobserved. Then it is read each time in future."""
+        """Return True if the memory of a recorded view was written unobserved.
+
+        If so, the memory is read each time from now on.
+        """
         payload, window = view.payload, view.payload.window
         if payload.changed or (
             window is not None and (storage.data_ptr() != view.address or window.tobytes() != payload.sample)
@@ -495,9 +499,11 @@ class Tensors:
         return Item(line, self._own(packed, line.dtype, line.shape, line.nbytes))
 
     def _copied(self, payload: Payload) -> Payload:
-        """Return a payload with the current bytes: an equal one of this step or of the files, or else a copy.
+        """Return a payload with the current bytes: an equal payload of this step if there is one, else the given one.
 
-        A hash takes half as long as a copy, and half of the tensors of modules are passed on to other modules.
+        The bytes of the given payload are copied, unless the files contain them already. The hash that this needs takes
+        half as long as a copy, and half of the tensors of modules occur again because they are passed on to other
+        modules.
         """
         payload.hash()
         content = (payload.digest, payload.dtype, payload.strided)
@@ -517,7 +523,7 @@ class Tensors:
         try:
             host = tensor.cpu()  # keeps the strides
         except RuntimeError:
-            # The type may have no copy operator. If that was not the reason, the same error is raised again here.
+            # The dtype may have no copy operator. If the error has another reason, this line raises it again.
             host = _as_bits(tensor).cpu()
         self.new_bytes += nbytes
         return Payload(host.untyped_storage(), host.data_ptr(), nbytes, dtype, shape)
@@ -560,14 +566,15 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
 
 
 def _is_sample(payload: Payload, address: int) -> bool:
-    """Return True if the sampled bytes of a payload are still equal to its memory."""
+    """Return True if the memory at the address still has the sampled bytes of a payload, or if there is no sample."""
     if payload.window is not None and address == payload.address:
         return payload.window.tobytes() == payload.sample
     return not payload.sample or sample_of(address, payload.nbytes) == payload.sample
 
 
 def _keep_view(state: _StorageState, layout: ViewLayout, line: Line, payload: Payload) -> Item:
-    # Not for complex and quantized tensors: the layout includes neither conjugation nor the quantization scale.
+    # Complex and quantized tensors are not remembered, because the layout includes neither conjugation nor the
+    # quantization scale.
     if not layout.is_complex and line.quantization is None:
         state.views[layout] = _RecordedView(
             line.dtype, line.shape, line.nbytes, line.device, line.stride, line.storage_offset, line.storage,
@@ -578,7 +585,7 @@ def _keep_view(state: _StorageState, layout: ViewLayout, line: Line, payload: Pa
 
 def _item_of_view(op: OperatorCall, io: str, index: int, view: _RecordedView) -> Item:
     """Return the record of a tensor that was recorded before."""
-    # Positional arguments, in the order of Line's fields, because they are faster and this runs for every tensor.
+    # The arguments are positional, in the order of Line's fields: that is faster, and this runs for every tensor.
     line = Line(
         op.seq, op.op_type, op.name, io, index, op.time, view.dtype, view.shape, view.nbytes, view.device,
         op.phase, op.module, op.source, view.stride, view.first, view.storage, view.address, view.storage_nbytes,

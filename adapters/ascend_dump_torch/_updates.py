@@ -12,10 +12,13 @@ __all__ = ["OptimizerSteps"]
 
 
 class OptimizerSteps:
-    """Counts the steps of the first optimizer that has parameters of the target, or of the first one without a target.
+    """Counts the steps of one optimizer: the first that makes a step and has parameters of the target.
 
+    Without a target it is the first that makes a step. If this optimizer is deleted, another one is chosen in the same
+    way.
     A step begins with a call of the model in training mode: evaluations between two steps belong to no step.
-    ended   called after each optimizer step
+
+    ended   called after each step of this optimizer
     """
 
     def __init__(self, ended: Callable[[], None], target: Optional[torch.nn.Module] = None) -> None:

@@ -1,7 +1,7 @@
-"""Hooks at the values that a user looks at: losses, gradients, parameters, and numbers that the program reads.
+"""Report the values that a user looks at: losses, gradients, parameters, and numbers that the program reads.
 
-They are functions of PyTorch that every program calls, whatever its trainer: `backward`, `autograd.grad`, the steps of
-optimizers and gradient scalers, and the methods that turn a tensor into a number.
+Hooks are installed at functions of PyTorch that every program calls, whatever its trainer: `backward`, `autograd.grad`,
+the steps of optimizers and gradient scalers, and the methods that convert a tensor to a number.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _READING = ("item", "__float__", "tolist", "numpy")
 
 
 class Spectator(Protocol):
-    """Receives the values, in the thread that computes them.
+    """Receives the values, in the thread that computes them. The methods are called:
 
-    backward_begins  before a backward pass from these tensors; accumulates: it adds to the gradients of parameters
-    backward_ended   after it
+    backward_begins  before a backward pass from `tensors`; accumulates: it adds to the gradients of parameters
+    backward_ended   after `backward`
     differentiated   after `autograd.grad`, with the gradients that it returns
-    scaled           a gradient scaler multiplies `loss`; result: the scaled loss
-    steps            before and after an optimizer updates its parameters
-    stepped
+    scaled           after a gradient scaler has multiplied `loss`; result: the scaled loss
+    steps            before an optimizer updates its parameters
+    stepped          after an optimizer has updated its parameters
     scaler_stepped   after a gradient scaler was asked for an optimizer step; skipped: it left the step out
-    reads            the program reads the elements of a tensor
+    reads            after the program has read the elements of a tensor; value: what it got
     """
 
     def backward_begins(self, tensors: Any, *, accumulates: bool) -> None: ...
@@ -61,7 +61,10 @@ def follow_values(spectator: Spectator) -> Callable[[], None]:
 
 
 def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
-    """Replace an attribute by a function around it. Returns a function that restores it, unless others did so since."""
+    """Replace an attribute by a function that wraps it.
+
+    Returns a function that restores the attribute, unless other code has replaced it in the meantime.
+    """
     original = getattr(owner, name)
     inherited = name not in vars(owner)
     ours = functools.wraps(original)(wrap(original))
@@ -78,7 +81,7 @@ def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Callable[[], 
 
 
 def _is_nested() -> bool:
-    """Return True inside a backward pass, as in checkpointing, and while PyTorch traces a function."""
+    """Return True inside a backward pass, where checkpointing runs another one, and while PyTorch traces a function."""
     return _current_node() is not None or torch.compiler.is_compiling()
 
 
@@ -118,6 +121,7 @@ def _around_reading(spectator: Spectator, original: Any) -> Any:
 
 def _follow_scalers(spectator: Spectator) -> list[Callable[[], None]]:
     scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+    #: For each open call of `GradScaler.step`: True once the optimizer has made its step.
     steps: list[bool] = []
 
     def around_scale(original: Any) -> Any:

@@ -129,7 +129,7 @@ class Finding:
     rule          a key of RULES for a suspect, else ""
     stack         the call stack of the call site, innermost function first
     evidence      the facts that support the finding, one sentence each
-    order         a sentence about the suspects of other ranks that came earlier
+    order         a sentence about suspects of other ranks that come earlier than this one
     producers     the operators that produced its inputs
     explains      number of later outputs that differ because of it
     ranks_after   number of ranks with a first difference after it
@@ -346,7 +346,7 @@ def sentence_case(text: str) -> str:
 
 
 class CrossedPair(Protocol):
-    """Two operators that were paired by weak evidence, and whose order contradicts that of better pairs.
+    """Two operators that were paired by weak evidence, and that contradict the order of pairs with better evidence.
 
     how: the evidence
     """

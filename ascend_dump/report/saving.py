@@ -1,4 +1,4 @@
-"""Result files whose names the user gives: check their suffixes, and report errors of writing."""
+"""Write result files to paths that the user gives: check their suffixes, and report errors of writing."""
 
 from __future__ import annotations
 

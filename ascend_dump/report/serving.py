@@ -171,7 +171,7 @@ def _message(error: AscendDumpError) -> str:
 
 
 def tensor_parts(row: PageRow, side: str = "", text: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the drawings of a row's tensor as dicts; a key of a later dict replaces that of an earlier one.
+    """Yield the drawings of a row's tensor as dicts. A value in a later dict replaces an earlier value of the same key.
 
     For a large tensor, the first histogram is computed from a sample, because that is faster.
 

@@ -58,7 +58,6 @@ def write_table(
     terminal the heading is bold, unless NO_COLOR is set. With `fit` the table fits the width of the terminal: spare
     columns are left out, then cells of elastic columns are cut.
 
-
     pipe_width: the width to which elastic columns are cut if `out` is no terminal; None to print them in full
     """
     stream = iter(rows)
@@ -112,7 +111,7 @@ def number(value: Any) -> str:
 
 
 def text_width(out: TextIO) -> int:
-    """Return the width for text in columns: that of the terminal, PIPE_WIDTH if the output is no terminal."""
+    """Return the width for text, in columns: the width of the terminal, or PIPE_WIDTH if `out` is no terminal."""
     return shutil.get_terminal_size().columns if out.isatty() else PIPE_WIDTH
 
 

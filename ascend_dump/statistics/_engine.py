@@ -53,9 +53,9 @@ def statistics(
 ) -> Statistics:
     """Compute the statistics of an array of any shape, memory order, alignment and byte order, without copying it.
 
-    engine: "numba", "numpy", or None: numba if it is available, and if the array is large enough to be worth loading
-    it. Both return the same counts, maximum and minimum. Their means agree to about 1e-12 of the mean magnitude, their
-    l2norms to about 1e-12.
+    engine: "numba", "numpy", or None. None selects numba if it is available, and if it is loaded or so many elements
+    were processed that loading it saves time. Both engines return the same counts, maximum and minimum. Their means
+    agree to about 1e-12 of the mean magnitude, their l2norms to about 1e-12.
     threads: maximum number of threads for a large array, including the calling thread; None: four.
     optional: names of statistics that are computed only on request, in a second pass ("variance", "skewness",
     "kurtosis"). Optional statistics that these are computed from are included.
@@ -141,8 +141,9 @@ def _with_optional(
 def warm_up(dtypes: Iterable[Union[str, np.dtype[Any], type]] = _COMMON, optional: Iterable[str] = ()) -> str:
     """Load numba, and compile the kernels for these dtypes and optional statistics, or load them from numba's cache.
 
-    Without this, the first `statistics` of a dtype does it: it takes about a second per dtype the first time on a
-    machine, and some hundredths of a second later. Returns the engine that `statistics` will use, "numba" or "numpy".
+    Without this, the first call of `statistics` for a dtype compiles or loads its kernel. Compiling takes about a
+    second per dtype, once on a machine; loading takes some hundredths of a second. Returns the engine that `statistics`
+    will use, "numba" or "numpy".
     Raises ConfigError (AD101) for dtypes that have no statistics. A failure of numba is only logged, as a warning.
     """
     layouts = [layout_of(dtype_named(each)) for each in dtypes]

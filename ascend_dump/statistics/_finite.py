@@ -10,8 +10,8 @@ from ascend_dump.statistics._layout import CHUNK
 
 __all__ = ["surely_finite"]
 
-#: By dtype: the word as which elements are read, and the mask of its exponent. Only in NaN and Inf all bits of it are
-#: set.
+#: For each dtype: the integer type as which its elements (or their parts) are read, and the mask of the exponent bits.
+#: All exponent bits are set in NaN and Inf, and in no other value.
 _EXPONENTS = {
     "float16": ("u2", 0x7C00),
     "bfloat16": ("u2", 0x7F80),

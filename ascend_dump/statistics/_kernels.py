@@ -168,8 +168,8 @@ def _extreme(word: Any, sign: Any, infinity: Any, shift: Any, mask: Any, scale: 
 
 @kernel
 def scan_float16(words: Any) -> Any:
-    # The bits are moved to those of a float32, which is then 2**-112 times the value; this is exact for subnormals
-    # too. NaN and Inf become finite in the sums, but they are counted, so the sums are not used.
+    # The bits are moved to their places in a float32, which is then 2**-112 times the value. This is exact for
+    # subnormals too. NaN and Inf become finite in the sums, but they are counted, so the sums are not used.
     return _scan_floats(
         words,
         np.empty(0, dtype=np.float32),
@@ -259,6 +259,7 @@ def _add_halves(words: Any) -> Any:
 
 @kernel
 def scan_integers(words: Any) -> Any:
+    # Returns maximum, minimum, sums of the high and of the low 32 bits, sum of squares, and number of zeros.
     top = words[0]
     low = words[0]
     zero = 0

@@ -14,7 +14,8 @@ from ascend_dump.statistics.numba_primitives import BLOCK, as_float, inner, kern
 __all__ = ["scan_complex64"]
 
 
-# Only called for blocks without NaN. The flag `nnan` says so to the compiler, which can then vectorise min and max.
+# Only called for blocks without NaN and Inf. The flag `nnan` tells the compiler that there is no NaN, so that it can
+# vectorise min and max.
 @inner({"reassoc", "contract", "nnan", "nsz"})
 def _add_complex_block(words: Any) -> Any:
     total = 0.0

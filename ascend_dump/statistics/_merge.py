@@ -14,7 +14,8 @@ from ascend_dump.statistics._widen import widen
 
 __all__ = ["Partial", "combine", "combine_counts"]
 
-#: In a sum of squares below this number, squares that underflowed may be missing: it is computed again, scaled.
+#: If a sum of squares is below this number, squares may have underflowed. The sum is then computed again from scaled
+#: elements.
 _SMALL_SQUARES = 1e-270
 
 
@@ -138,14 +139,20 @@ _REDUCTIONS: tuple[Callable[[Sequence[Any]], Any], ...] = (max, min, _add, _add,
 
 
 def _signed(value: float, plus: bool) -> float:
-    """Return the value. A zero gets the sign `plus`: which of +0 and -0 a maximum returns depends on their order."""
+    """Return the value. A zero becomes +0 if `plus` is True, else -0.
+
+    A maximum or minimum of +0 and -0 may be either of them, depending on their order.
+    """
     if value == 0 and isinstance(value, float):
         return 0.0 if plus else -0.0
     return value
 
 
 def _scaled(array: np.ndarray, layout: Layout, maximum: float, minimum: float) -> tuple[float, float]:
-    """Return mean and l2norm of finite elements. They are scaled by a power of two, so that no sum overflows."""
+    """Return mean and l2norm of finite elements, computed from elements scaled by a power of two.
+
+    The scaling keeps sums from overflowing, and squares from underflowing.
+    """
     largest = max(abs(maximum), abs(minimum))
     # 1025: the magnitude of a finite complex128 can exceed float64, by at most a factor of sqrt(2).
     exponent = math.frexp(largest)[1] if largest < math.inf else 1025

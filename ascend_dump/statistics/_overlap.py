@@ -1,7 +1,7 @@
 """Handle arrays whose elements share memory: broadcast arrays and sliding windows.
 
-A few bytes can represent more elements than could be read one by one. So each address is read once,
-and counted as often as an element is there.
+A few bytes of memory can represent more elements than could be read one by one. So each address is read
+once, and its value counts as many times as there are elements at this address.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 
 __all__ = ["distinct"]
 
-#: Minimum number of elements, and minimum average number of elements per address, of arrays that are handled this way.
-#: Others are read element by element.
+#: Minimum number of elements, and minimum average number of elements per address, of sliding windows that are handled
+#: this way. Other arrays are read element by element.
 _SIZE = 1 << 20
 _OVERLAP = 16
 
@@ -21,8 +21,8 @@ _OVERLAP = 16
 def distinct(array: np.ndarray) -> list[tuple[np.ndarray, int]]:
     """Return pairs (array, times) that together have the same elements as `array`.
 
-    Each array counts `times` times. Elements of an array do not share memory, except for small arrays and little
-    overlap.
+    The elements of each array count `times` times. They do not share memory, except in small arrays, or if few of them
+    share memory.
     """
     once: list[Any] = []
     times = 1

@@ -11,7 +11,7 @@ class Precision(NamedTuple):
     """The roundings between a tensor and its recorded statistics.
 
     digits    minimum number of significant digits of printed numbers; None if numbers are not rounded for printing
-    elements  the type to which the elements are converted before; "" if they are not converted
+    elements  the type to which the elements are converted before statistics are computed; "" if they are not converted
     sums      the type in which mean and l2norm are computed
     """
 

@@ -25,7 +25,7 @@ __all__ = [
     "with_needs",
 ]
 
-#: Pairs of the statistics of a non-empty part of a tensor, and the number of times that the elements of it occur.
+#: Pairs: the statistics of a non-empty part of a tensor, and how many times the elements of the part occur.
 Parts = Sequence[tuple[Statistics, int]]
 
 
@@ -126,7 +126,7 @@ def _merge_moments(order: int) -> Callable[[Parts, Mapping[str, Any]], Optional[
         columns: list[Any] = [_values(name, parts) for name in _MOMENTS[:order]]
         if None in columns:
             return None
-        # Moments of a higher order are not used: zeros take their columns.
+        # Moments of a higher order than `order` are not used: their columns are filled with zeros.
         columns += [[0.0] * len(parts)] * (4 - order)
         means, variances, skews, tails = columns
         shifts = [mean - whole["mean"] for mean in means]
@@ -202,7 +202,7 @@ def _sum_fourth_powers_kernel(values: Any, mean: float) -> float:
     return total
 
 
-#: In the order of the fields of `Statistics`, and of the values in the lines of an index.
+#: All statistics, in the order of the fields of `Statistics`, and of the values in the lines of an index.
 TABLE: tuple[Statistic, ...] = (
     Statistic("max", "max", "Max Value", _extreme("max", max)),
     Statistic("min", "min", "Min Value", _extreme("min", min)),

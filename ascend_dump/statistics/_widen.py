@@ -23,7 +23,10 @@ def widen(layout: Layout, words: np.ndarray, exponent: int = 0) -> np.ndarray:
 
 
 def magnitudes(layout: Layout, parts: np.ndarray, exponent: int = 0) -> np.ndarray:
-    """Return the magnitudes of complex elements, multiplied by 2**exponent. parts: real and imaginary in turn."""
+    """Return the magnitudes of complex elements, multiplied by 2**exponent.
+
+    parts: the real and the imaginary part of the first element, then those of the second element, and so on
+    """
     real, imaginary = parts[0::2], parts[1::2]
     if exponent:
         # The parts are scaled, and not the magnitude, because that may exceed float64 although the parts do not.

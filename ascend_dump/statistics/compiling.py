@@ -27,8 +27,8 @@ _COMPILING_PATIENCE, _LOADING_PATIENCE = 1.0, 60.0
 # Held while compiling. If a process is forked while another thread compiles, numba's locks stay locked in the child
 # forever: the child must not compile.
 _busy = threading.RLock()
-# Held while importing numba. If a process is forked while another thread imports numba, neither we nor the program can
-# import it in the child any more.
+# Held while importing numba. If a process were forked while another thread imports numba, numba could not be imported
+# in the child any more, neither by ascend_dump nor by the program.
 _import = threading.RLock()
 _held: list[threading.RLock] = []
 _forked_in_compiler = False
@@ -66,7 +66,7 @@ def announce_compiling(kernel: Any, purpose: str) -> None:
 def compile_quietly() -> None:
     """Log announcements of compiling as debug messages from now on, so that they are usually not shown.
 
-    This cannot be limited to a single capture, because its kernels are compiled in the background, possibly after it.
+    This cannot be limited to a single capture: its kernels are compiled in the background, possibly after its end.
     """
     global _level
     _level = logging.DEBUG
@@ -84,7 +84,10 @@ class ForkedInCompiler(RuntimeError):
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Return a context in which numba may compile. It holds a lock, and raises ForkedInCompiler on entry."""
+    """Return a context in which numba may compile. It holds a lock.
+
+    Entering it raises ForkedInCompiler if this process was forked while another thread compiled.
+    """
     if _forked_in_compiler:
         raise ForkedInCompiler("this process was forked while another thread compiled")
     with _busy:

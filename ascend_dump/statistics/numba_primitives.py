@@ -88,7 +88,7 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @intrinsic
 def as_float(typing: Any, word: Any, shift: Any, mask: Any) -> Any:
-    """Return the float64 value of a float's bits. 16 bits are first shifted and masked to those of a float32."""
+    """Return the float64 value of a float's bits. Shifting and masking 16 bits has to give the bits of a float32."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bits, shift, mask = arguments

@@ -1,4 +1,4 @@
-"""The user's command as a child process that is stopped once enough is recorded."""
+"""Run the user's command as a child process, and stop it once enough is recorded."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ __all__ = ["ChildCommand", "birth_of", "is_running"]
 
 #: Seconds between two polls, and maximum seconds that a command may take to end after a signal.
 _PAUSE, _MAX_WAIT = 0.1, 10.0
+#: Signals that are passed on to the command before they end this process.
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -34,7 +35,7 @@ class ChildCommand:
         """Start the command. output: the files for its standard output and standard error."""
         program = find_program(command[0])
         try:
-            # The processes that the command starts are stopped with its group.
+            # The command gets its own process group, so that the processes that it starts can be stopped with it.
             self._child = subprocess.Popen(
                 command,
                 executable=program,
@@ -73,11 +74,11 @@ class ChildCommand:
         return 128 - code if code < 0 else code
 
     def _stop(self, first: int) -> None:
-        """End the command and the processes that it started. first: the signal that it gets first, before SIGKILL."""
+        """End the command and the processes that it started. first: the signal to send before SIGKILL."""
         self._send(first)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             self._child.wait(_MAX_WAIT)
-        # To the whole group, because child processes may outlive the command.
+        # SIGKILL is sent to the whole group, because child processes may outlive the command.
         self._send(signal.SIGKILL)
         self._child.wait()
 
@@ -113,5 +114,6 @@ def is_running(process: Any, birth: Any) -> bool:
     except (OSError, OverflowError):
         return False
     current_birth = birth_of(process)
-    # If `now` is "", the first process has ended; the system does not reuse its number while the group exists.
+    # If `current_birth` is "", the first process has ended. The system does not reuse its number while the group
+    # exists.
     return not current_birth or not birth or current_birth == birth

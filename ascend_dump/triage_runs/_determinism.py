@@ -1,4 +1,4 @@
-"""Compare two runs of a program: by the outlined numbers of their steps, or by the hashes of their records."""
+"""Compare two runs of a program: by the numbers in their outlines, or by the hashes of their records."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ __all__ = ["first_other_step", "first_unequal", "is_unequal", "other_content", "
 
 
 def first_other_step(a: Sequence[Outline], b: Sequence[Outline]) -> Optional[int]:
-    """Return the first step whose numbers differ between two runs, or None.
+    """Return the first step whose numbers differ between two runs, None if no step differs.
 
-    A run may end in the middle of a step, so only the numbers that both runs have are compared.
+    a, b: the outlines of the processes of each run. A run may end in the middle of a step, so only the numbers that
+    both runs have are compared.
     """
     steps = []
     for outline, repeated in zip(a, b):

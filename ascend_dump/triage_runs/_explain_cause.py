@@ -50,14 +50,15 @@ def _records_of(cause: Cause, dump: Dump) -> list[Record]:
 
 
 def _is_right(records: Sequence[Record]) -> Optional[bool]:
-    """Replay an operator. Return True if it gives the recorded outputs, None if it cannot be replayed."""
+    """Replay an operator. Return True if it gives the recorded outputs, False if not, None if it cannot be replayed."""
     from ascend_dump.analysis.replay import replay
 
     try:
         again = replay(records)
     except AscendDumpError:
         return None
-    # "undecided": in a type of higher precision the result may be finite, or NaN in other elements.
+    # The verdict "undecided" is no contradiction: the replay may compute in a type of higher precision, and then its
+    # result may be finite, or have NaN in other elements.
     return all(pair.verdict in ("equal", "noise", "undecided") for pair in again.pairs) if again.pairs else None
 
 

@@ -38,7 +38,10 @@ class _ComparedSteps:
 def find_difference(
     runner: RoundRunner, commands: _Commands, directory: Path, steps: str, *, replay: bool, confirm: bool
 ) -> Triage:
-    """Find the first operator whose result differs from the reference. confirm: see `_confirm`."""
+    """Find the first operator whose result differs from the reference.
+
+    replay, confirm: as for `run_triage`
+    """
     first_rounds = _first_steps(runner, commands, steps)
     if first_rounds is None:
         return _nothing(directory, "the programs do not differ: the outputs of all steps are the same")
@@ -100,7 +103,11 @@ def _nothing(directory: Path, advice: str) -> Triage:
 
 
 def _first_steps(runner: RoundRunner, commands: _Commands, steps: str) -> Optional[_ComparedSteps]:
-    """Record and compare these steps; if they are equal, the first step that differs. None if all steps agree."""
+    """Record and compare these steps of both programs.
+
+    If they are equal, find the first step that differs, and record and compare it with the step before it. Returns None
+    if all steps agree.
+    """
     first_rounds = _statistics(runner, commands, steps)
     if first_rounds.compared.verdict != "equal":
         return first_rounds
@@ -262,7 +269,7 @@ def _confirm(runner: RoundRunner, first_rounds: _ComparedSteps, result: Triage) 
     grafted = runner.record(PROGRAM, purpose, steps=str(cause.step), graft=graft)
     if grafted.dump is None or grafted.reasons:
         runner.conclude(grafted, "could not be tried")
-        # Only the first line: the hint is for users who start a capture themselves.
+        # Only the first line of the reason is shown: its hint is for users who start a capture themselves.
         return f"not tried: {next(iter(grafted.reasons), 'nothing was recorded').partition(chr(10))[0]}"
     assert first_rounds.reference.dump is not None
     before = _later_differences(first_rounds.compared, cause)

@@ -27,10 +27,11 @@ from ascend_dump.triage_runs.trainer_steps import trainer_step
 
 __all__ = ["find_nonfinite"]
 
+#: Adapters that record PyTorch. If the program has called no PyTorch module, only other adapters may record it.
 _HOST = ("torch", "torchair")
 #: Maximum number of model calls that are recorded before the call with the sign of NaN or Inf.
 _MOST_CALLS = 6
-#: Words in an error message about values that are not finite.
+#: Matches an error message about values that are not finite.
 _OF_NAN = re.compile(r"(?<![a-z])(nan|inf|infinite|infinity)(?![a-z])|finite", re.IGNORECASE)
 
 
@@ -214,7 +215,7 @@ def _triage(result: RoundResult, sign: _Sign, cause: Optional[Cause] = None) -> 
         return None
     if cause is not None:
         return triage_of_cause(result.dump, cause)
-    # If the program raised an exception about NaN, the value that it tested may be no recorded symptom.
+    # If the program raised an exception about NaN, the value that it tested may not be recorded as a symptom.
     is_about_nan = sign.kind == "failed" and _OF_NAN.search(sign.what) is not None
     is_skip = sign.what.startswith(SKIPPED)
     return triage_wrong(
@@ -236,7 +237,8 @@ def _record_steps(
     """
     steps, room = f"{begin}-{end}" if begin < end else f"{end}", runner.room_for_tensors
     text = f"step {steps}" if begin == end else f"steps {begin} to {end}"
-    # If steps end with optimizer updates and there is no model, nothing marks the begin of the first step.
+    # In a program without a model, steps end with optimizer updates. Then nothing marks the begin of the first step,
+    # so it begins with the program.
     from_start = from_start or (begin == 0 and any(outline.updates for outline in first.outlines))
     if room is not None:
         result = runner.record(
@@ -330,5 +332,5 @@ def _without_steps(runner: RoundRunner, first: RoundResult, command: Sequence[st
             hint="give a command whose Python programs run a model; `ascend-dump doctor` lists the frameworks",
         )
     why = f"no PyTorch module was called; it may use {', '.join(frameworks)}"
-    # Tensors, because not every framework computes statistics on every device.
+    # Tensors are recorded, because not every framework can compute statistics on every device.
     return _keep_last(runner, command, first, why, "tensor")

@@ -116,7 +116,7 @@ def _of_stuck(dump: Dump, outline: Outline, symptom: LossSymptom) -> Optional[Tr
     sources = [source for source in sources if source.zero.step == sources[0].zero.step]
     if not sources:
         return None
-    # The operator that makes most gradients zero.
+    # Choose the operator that makes the largest number of gradients zero.
     names = [source.records[0].op_name for source in sources]
     source = max(sources, key=lambda one: names.count(one.records[0].op_name))
     what = f"{counted(names.count(source.records[0].op_name), 'gradient')}, such as {source.zero.parameter}"

@@ -1,4 +1,4 @@
-"""Rounds of a triage. Each round runs the command once with a request of its own, until the request is fulfilled."""
+"""Run the rounds of a triage. Each round runs the command once with its own request, until the request is fulfilled."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RoundResult:
         return max((outline.last for outline in self.outlines), default=-1)
 
     def values(self, step: int) -> list[Any]:
-        """Return the outlined numbers of a step, one entry per process; None for a process without this step."""
+        """Return the numbers of a step in the outlines, one entry per process; None for a process without this step."""
         return [outline.steps.get(step) for outline in self.outlines]
 
 
@@ -167,7 +167,7 @@ class RoundRunner:
         return self._round(program, purpose, options, {**settings, "scene": "overflow"})
 
     def keep_last(self, program: str, purpose: str, data: Data) -> RoundResult:
-        """Run a round that records all steps, with any framework, and keeps the last two up to the first NaN or Inf."""
+        """Run a round that records all steps up to the first NaN or Inf, with any framework, and keeps the last two."""
         settings = {"data": data, "keep": 2, "until": "nonfinite", "ranks": self._ranks}
         return self._round(program, purpose, None, settings)
 
@@ -238,7 +238,7 @@ class RoundRunner:
             options=None if options is None else {**self._outline_options, "outline": str(outline), **options},
             **settings,
         )
-        # Otherwise Python buffers the output, so that it comes late, and is lost if the program is stopped.
+        # Python must not buffer the output: it would be shown late, and would be lost when the program is stopped.
         environment = {"PYTHONUNBUFFERED": "1", **environment_of(request)}
         if options is not None:
             # Outlines are written by PyTorch's own adapter on every device.
@@ -297,7 +297,7 @@ class _Enough:
 
     def __call__(self) -> bool:
         outcomes = why_over(self._outline)
-        # Not if all processes end by themselves: then the command ends too, and its exit code is known.
+        # If all processes have ended by themselves, the command is not stopped: it ends too, with an exit code.
         if all(outcomes) and set(outcomes) - {Over.ENDED}:
             return True
         if not {Over.WRONG, Over.RECORDED} & set(outcomes):
@@ -313,7 +313,7 @@ def _dump_of(path: Path) -> tuple[Optional[Dump], tuple[str, ...]]:
         dump = open_dump(path)
     except ReadError as error:
         return None, (str(error),)
-    # Only failures: the other processes of a stopped command leave their runs open, which is normal.
+    # Only failed runs are reasons. The other processes of a stopped command leave their runs open, which is normal.
     reasons = [run.reason for run in dump.runs() if run.state is RunState.FAILED]
     return (dump if dump else None), tuple(dict.fromkeys(reasons))
 

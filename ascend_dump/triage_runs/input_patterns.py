@@ -48,7 +48,7 @@ _LOOKUPS = {
     "indexadd": None,
     "indexcopy": None,
 }
-#: Those of them that accept negative indices: -1 is the last row.
+#: The operators among `_LOOKUPS` that accept negative indices: -1 is the last row.
 _NEGATIVE_INDICES = ("index", "indexput", "take")
 #: Version suffixes in operator names of other frameworks; and other frameworks' names of operators in these tables.
 _VERSION = re.compile(r"(v\d+|ext)$")
@@ -62,6 +62,7 @@ _OTHER_NAMES = {
     "reducesum": "sum",
     "tensoradd": "add",
 }
+#: Prefixes of the names of operators that combine several elements into one result.
 _MEANS = (*_SPREADS, "mean", "nllloss", "mseloss", "l1loss", "binarycrossentropy")
 
 
@@ -73,7 +74,7 @@ def _name_of(record: Record) -> str:
 def constant_argument(records: Sequence[Record]) -> Optional[str]:
     """Return a number in the arguments that leads to NaN or Inf, as `value=nan`; None if there is none.
 
-    That is NaN, Inf, or 0 as a divisor.
+    Such numbers are NaN, Inf, and 0 as a divisor.
     """
     divides = _name_of(records[0]) in _DIVISIONS
     for name, value in _arguments(records).items():

@@ -93,7 +93,8 @@ def changes_before(outline: Outline, step: int) -> Iterator[SettingsChange]:
         for name, value in settings.items():
             old = before.get(name)
             is_near = step - THRESHOLDS["nearby"] <= changed_at <= step
-            # Compared with the largest value, because a schedule that restarts returns to an earlier value.
+            # The value is compared with the largest one so far, because a schedule that restarts returns to an earlier
+            # value.
             is_new = abs(value) > THRESHOLDS["factor"] * largest.get(name, math.inf)
             if old is not None and is_near and is_new:
                 yield SettingsChange(name, changed_at, old, value, source)
@@ -154,7 +155,7 @@ def _zero(outline: Outline, *, is_asked: bool) -> Optional[LossSymptom]:
 
 def _stuck(outline: Outline) -> Optional[LossSymptom]:
     """Return the symptom of a training without progress: unchanged parameters, zero gradients or a constant loss."""
-    # Without the first step: no optimizer is known then, so its gradients are measured before they are clipped.
+    # The first step is left out: no optimizer is known then, so its gradients are measured before they are clipped.
     norms = sorted(outline.norms.items())[1:]
     # Unchanged samples prove nothing by themselves, because unused rows of an embedding never change.
     if not any(norm for _, norm in norms) or is_learning_rate_zero(outline) or is_without_gradients(outline):

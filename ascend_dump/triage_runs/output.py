@@ -1,4 +1,4 @@
-"""The output of a command: written to files, passed on to the user if wanted, and searched for NaN."""
+"""Write the output of a command to files, pass it on to the user if wanted, and search it for NaN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CommandOutput"]
 #: NaN as programs print it: `loss nan`, `loss=NaN,`, `tensor(nan, grad_fn=...)`.
 _NAN = re.compile(rb"(?<![\w.'/-])[-+]?nan(?![\w'/-])", re.IGNORECASE)
 _BLOCK = 1 << 16
-#: Number of bytes at the end of a line that are searched.
+#: Only this many bytes at the end of a line are searched.
 _LONGEST = 1 << 12
 #: Maximum number of characters of an error message that are kept.
 _LONGEST_ERROR = 200

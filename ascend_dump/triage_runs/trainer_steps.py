@@ -11,9 +11,10 @@ __all__ = ["trainer_step"]
 
 
 def trainer_step(step: int, rank: Optional[int], time: Optional[int], outlines: Sequence[Outline]) -> str:
-    """Return `optimizer step 2, micro-batch 1 (backward pass 9 of all)`, counted from 0.
+    """Return the position of an operator as `optimizer step 2, micro-batch 1 (backward pass 9 of all)`.
 
-    Returns "" if the trainer's step is the same number as the step of the dump, or is not known.
+    All three are counted from 0. Micro-batch and backward pass are left out if each optimizer step has one backward
+    pass. Returns "" if the trainer's step has the same number as the step of the dump, or is not known.
 
     step      the step of the dump, which is a call of a model
     time      time of the operator in microseconds, None if it is not known
@@ -33,6 +34,7 @@ def trainer_step(step: int, rank: Optional[int], time: Optional[int], outlines: 
     if last_passes > last_update + 1:
         if is_after:
             passes = before.get(step + 1, (0, passes + 1, 0))[1]
+        # The number of backward passes before this optimizer step.
         first = min((count for done, count, _ in before.values() if done == number), default=passes)
         return f"{text}, micro-batch {max(passes - first, 0)} (backward pass {passes} of all)"
     return text if number != step else ""

@@ -25,9 +25,9 @@ class AppendFile:
         self.nbytes = os.fstat(self._fd).st_size
 
     def append(self, data: bytes, lines: int) -> None:
-        """Append `data`, which has this many complete lines.
+        """Append `data`, which consists of `lines` complete lines.
 
-        Raises OSError; the file then has the lines that fit, and no partial line.
+        If this raises OSError, the file has the lines for which there was room, and no partial line.
         """
         view = memoryview(data)
         try:

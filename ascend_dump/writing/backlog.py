@@ -1,4 +1,4 @@
-"""The amount that is queued for the writer thread and not in the files yet."""
+"""Count the bytes and records that are queued for the writer thread but not in the files yet."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["Backlog"]
 
 #: Bytes counted for each queued record besides those of its tensor.
 _ITEM_BYTES = 1024
-#: A killed program loses at most about this many records besides the batch that is not queued yet, or those of the
-#: last seconds, whichever are more: if the writer falls behind further, the program waits.
+#: If the program is killed, it loses the records that are not in the files yet. The program waits for the writer if
+#: more than this many queued records are not in the files, and the oldest of them is older than this many seconds.
 _LOST_ITEMS = 200
 _LOST_SECONDS = 0.5
 
@@ -33,14 +33,17 @@ class Backlog:
         self._stored_bytes = 0
         self._queued_items = 0
         self._saved_items = 0
-        #: When each queued batch was begun whose records are not in the files yet.
+        #: For each batch whose records are not in the files yet: the time when it got its first record.
         self._begun: deque[float] = deque()
-        # Taken from the queue, but not in the files yet.
+        # The batches and records that the writer thread took from the queue, but that are not in the files yet.
         self._taken_batches = 0
         self._taken_items = 0
 
     def add(self, batch: list[Item], begun: float) -> None:
-        """Count a batch that was begun at this time. Call before queueing it. Each payload is counted once."""
+        """Count a batch that got its first record at the time `begun`. Call this before the batch is queued.
+
+        A payload that several batches contain is counted once.
+        """
         nbytes = len(batch) * _ITEM_BYTES
         for item in batch:
             payload = item.payload
@@ -76,7 +79,10 @@ class Backlog:
         return self._queued_bytes - self._stored_bytes > self._buffer_bytes * share
 
     def is_late(self, share: float = 1.0) -> bool:
-        """Return True if a killed program would lose many records, the first older than this share of the limit."""
+        """Return True if more than `_LOST_ITEMS` queued records are not in the files yet, and one of them is too old.
+
+        share  the part of `_LOST_SECONDS` from which a record is too old
+        """
         if self._queued_items - self._saved_items <= _LOST_ITEMS:
             return False
         try:

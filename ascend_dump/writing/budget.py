@@ -20,7 +20,7 @@ log = logging.getLogger("ascend_dump")
 
 #: Bytes written between two checks of the free space.
 _CHECK_EVERY = 64 << 20
-#: Bounds of the reserve, which is 5 % of the file system, in bytes.
+#: Bounds in bytes of the reserve that stays free, which is 5 % of the file system.
 _LEAST_RESERVE, _MOST_RESERVE = 64 << 20, 1 << 30
 #: Percentage of the free space for all ranks of a host together, if the request sets no limit.
 _SHARE = 10
@@ -36,10 +36,10 @@ class SizeLimit(NamedTuple):
 
 
 def size_limit(request: DumpRequest, run: RunDirectory) -> Optional[SizeLimit]:
-    """Return the limit of this rank, or None.
+    """Return the limit of this rank: `max_bytes` if it is set.
 
-    It is `max_bytes`. If that, the number of steps and `keep` are not set, it is 10 % of the free space, shared by the
-    ranks of this host.
+    Otherwise there is no limit (None) if the number of steps or `keep` is set. If neither is set, the limit is 10 % of
+    the free space, divided by the number of ranks of this host.
     """
     if request.max_bytes is not None:
         return SizeLimit(request.max_bytes)
@@ -95,7 +95,10 @@ class Budget:
             )
 
     def check(self, written: int, nbytes: int) -> None:
-        """Raise WriteError (AD503, AD502) if there is no room for `nbytes` after the `written` bytes."""
+        """Raise WriteError if there is no room for `nbytes` more bytes: AD503 for the limit, AD502 for the disk.
+
+        written  bytes so far that count for the limit
+        """
         limit = self._limit
         if limit is not None and written + nbytes > limit.nbytes:
             what = f"the default limit of {size(limit.nbytes)}" if limit.by_default else f"max_bytes={limit.nbytes}"
@@ -110,7 +113,7 @@ class Budget:
             self._check_disk(nbytes, self._until_next_check(written + nbytes))
 
     def _until_next_check(self, written: int) -> int:
-        """Return the most bytes that may follow after `written` bytes before the free space is checked again."""
+        """Return how many bytes at most may follow after `written` bytes until the free space is checked again."""
         return _CHECK_EVERY if self._limit is None else min(_CHECK_EVERY, max(self._limit.nbytes - written, 0))
 
     def _check_disk(self, nbytes: int, index_bytes: int) -> None:
@@ -138,7 +141,7 @@ def _reason(limit: SizeLimit) -> str:
 
 
 def explain(error: OSError, directory: Path) -> WriteError:
-    """Make a WriteError of an error of the file system, with a hint."""
+    """Return a WriteError with a hint for an error of the file system. A WriteError is returned unchanged."""
     if isinstance(error, WriteError):
         return error
     if isinstance(error, ForeignFile):

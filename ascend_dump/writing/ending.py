@@ -15,7 +15,7 @@ from ascend_dump.writing.payload import CHANGED, Item
 
 __all__ = ["Ended", "NonfiniteWatch"]
 
-#: Used for every tensor without NaN and Inf.
+#: Statistics that stand for every tensor without NaN and Inf.
 _FINITE = Statistics(1, nan=0, posinf=0, neginf=0)
 _NO_VALUES = frozenset((*NO_VALUES, CHANGED))
 
@@ -37,23 +37,27 @@ class NonfiniteWatch:
     """Checks records for NaN and Inf as they are written.
 
     unknown   number of floating-point tensors that could not be checked
-    harmless  operators that made NaN or Inf that no tensor had at the end of their step, with the number of these steps
+    harmless  for each operator whose NaN or Inf was gone at the end of the step: the number of such steps
     """
 
     def __init__(self, ignored: Iterable[str] = (), *, follows: bool = False) -> None:
-        """follows: all operators are recorded with their inputs and outputs, so NaN and Inf can be followed."""
+        """Create a watch.
+
+        ignored  operators whose NaN and Inf do not count, in the form of `DumpRequest.ignore`
+        follows  True if all operators are recorded with inputs and outputs, so that NaN and Inf can be followed
+        """
         self.unknown = 0
         self.harmless: Counter[str] = Counter()
         self._judge = Judge()
         self._ignored = IgnoredOperators(ignored)
-        #: The contents of results that come from ignored operators.
+        #: Digests of the tensors with NaN or Inf of this step that come from ignored operators only.
         self._ignored_contents: set[bytes] = set()
         self._flow: Optional[Flow[Ended]] = Flow() if follows else None
 
     def look_at(self, items: Sequence[Item]) -> Optional[Ended]:
-        """Check the records of one or more operators; those of an operator must be passed together.
+        """Check the records of one or more operators. All records of an operator must be passed in one call.
 
-        Returns why the recording must end with their step; None if it goes on, and if that is known at its end only.
+        Returns why the recording must end with this step. Returns None if it goes on, or if only `end_step` can decide.
         """
         wrong = self._flow is not None and self._flow.is_active
         for item in items:
@@ -98,11 +102,14 @@ class NonfiniteWatch:
             return ended
         read, made = ([_flow_tensor(item) for item in side] for side in (inputs, outputs))
         roots = self._flow.look_at(line.op_type, read, made, ended)
-        # Without an output it is no operator that passes anything on.
+        # An operator without outputs has no roots: its NaN or Inf cannot be followed, so the recording ends at once.
         return ended if ended is not None and not roots else None
 
     def _is_ignored(self, inputs: list[Item], outputs: list[Item]) -> bool:
-        """Return True for an ignored operator, and for one with NaN or Inf of ignored operators alone."""
+        """Return True if the operator is ignored, or if all its inputs with NaN or Inf come from ignored operators.
+
+        In both cases its outputs with NaN or Inf are remembered as coming from ignored operators.
+        """
         if not self._ignored:
             return False
         line = (outputs or inputs)[0].line

@@ -1,8 +1,8 @@
-"""The last steps of a recorder of statistics (`keep=`), in memory until they are needed on disk.
+"""Hold the last steps of a capture of statistics (`keep=`) in memory, until they are needed on disk.
 
-Most steps of a recorder are never read: they are replaced by later ones. Without tensors a step is small, so it stays
-in memory, and only steps that may be read are encoded and written: when the recording ends, when the program is idle
-or asks for the dump, and every `EVERY` seconds, so that a killed program leaves the steps before that.
+With `keep=`, most steps are replaced by later ones and never read. Without the values of tensors a step is small, so it
+stays in memory. Only steps that may be read are encoded and written: when the recording ends, when the program is idle
+or asks for the dump, and every `EVERY` seconds. So a program that is killed leaves the steps of the last such write.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ __all__ = ["EVERY", "RECORD_BYTES", "HeldSteps"]
 
 #: Seconds after which the steps in memory are written.
 EVERY = 20.0
-#: Bytes of memory that a record takes, with its share of statistics and payloads: 880 in a transformer with AdamW.
+#: Bytes of memory per record, with its share of statistics and payloads: 880 were measured in a transformer with AdamW.
 RECORD_BYTES = 900
-#: Records in memory above which they are written.
+#: If more than this many records are in memory, all steps in memory are written.
 _MOST_RECORDS = 100_000
 
 
 class HeldSteps:
-    """The records of the last complete steps and of the open one, by step, in the order of their first record.
+    """The records of the last complete steps and of the open step, by step, in the order of their first record.
 
-    keep     the number of complete steps
-    records  the number of records of these steps, and of all that were dropped
-    most     the most records in memory at a time
+    keep     maximum number of complete steps in memory
+    records  number of records of the steps in memory, plus those of the dropped steps
+    most     the largest number of records that were in memory at a time
     """
 
     def __init__(self, keep: int) -> None:
@@ -35,7 +35,7 @@ class HeldSteps:
         self._keep = keep
         self._steps: dict[int, list[Item]] = {}
         self._held = 0
-        #: When the steps must be written.
+        #: The value of `time.monotonic()` from which the steps must be written.
         self._due = 0.0
         self._is_first = True
 
@@ -62,7 +62,7 @@ class HeldSteps:
     def is_due(self, *, ends_step: bool) -> bool:
         """Return True if the steps must be written now. ends_step: the open step is complete.
 
-        The first one is written at its end, so that a directory that cannot be written is reported early.
+        The first step is written at its end, so that a directory without write permission is reported early.
         """
         if not self._steps:
             return False
@@ -70,7 +70,7 @@ class HeldSteps:
         return is_over or time.monotonic() >= self._due
 
     def take(self) -> Iterator[tuple[int, list[Item]]]:
-        """Yield the steps to write, oldest first, and hold them no longer."""
+        """Yield the steps in memory, oldest first, each with its records, and drop each from memory."""
         self._is_first = False
         while self._steps:
             step = next(iter(self._steps))

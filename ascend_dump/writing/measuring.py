@@ -19,23 +19,24 @@ __all__ = ["Measuring"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Distinct tensors whose statistics are cached.
+#: Maximum number of distinct tensors whose statistics are cached.
 _CACHED = 1 << 15
-#: Tensors up to this many bytes are measured on the recording thread, while they are in the processor's cache; their
-#: memory need not be kept alive for the writer's thread then.
+#: Tensors up to this many bytes are measured on the recording thread: they are still in the processor's cache, and
+#: their memory need not be kept alive for the writer thread.
 _AT_ONCE = 16 << 20
-#: Key of the cache: digest, type of the elements, `Payload.strided`.
+#: Key of the cache: digest of the bytes, dtype, `Payload.strided`.
 _Content = tuple[bytes, str, Optional[tuple[tuple[int, ...], tuple[int, ...]]]]
 
 
 class Measuring:
-    """Computes statistics on the writer's thread; `at_once` runs on the recording thread.
+    """Computes statistics on the writer thread. Only `at_once` is called by the recording thread.
 
     stats    names of the requested fields of `Statistics`
     """
 
     def __init__(self, stats: tuple[str, ...]) -> None:
-        # Not on the writer's thread: a fork during an import by another thread leaves a half-imported module.
+        # Not imported on the writer thread: if the program forked during that import, the child process would have a
+        # half-imported module.
         from ascend_dump.writing import summary
 
         self._summary: Any = summary
@@ -53,11 +54,14 @@ class Measuring:
             self._summary.prepare(self._optional)
 
     def age(self) -> None:
-        """Drop the statistics that were not used since the last call."""
+        """Drop the cached statistics that were not used since the last call."""
         self._cache.age()
 
     def at_once(self, payload: Payload) -> bool:
-        """Measure a payload that has a digest, if one pass is enough. Returns False if nothing was done."""
+        """Set `payload.measured` for a payload with a digest, if its statistics are cached or one pass is enough.
+
+        Returns False if the payload was not measured.
+        """
         if payload.strided is not None:
             return False
         key = (payload.digest, payload.dtype, None)
@@ -73,7 +77,7 @@ class Measuring:
             except Exception:  # `measure` reports the error
                 return False
             if xxhash.xxh3_128_digest(memory) != payload.digest:
-                return False  # it is being written to
+                return False  # another thread is writing to the memory
             self._cache.put(key, measured)
         payload.measured = measured
         return True
@@ -84,7 +88,7 @@ class Measuring:
         if payload.measured is None:
             try:
                 payload.measured = self._measure(payload)
-            except Exception as error:  # the statistics of one tensor never end a capture
+            except Exception as error:  # a tensor without statistics must not end the capture
                 payload.unmeasured = f"no statistics for {payload.dtype}"
                 if not isinstance(error, AscendDumpError):
                     payload.unmeasured += f": {error!r}"
@@ -98,14 +102,17 @@ class Measuring:
             self._cache.put((payload.digest, payload.dtype, payload.strided), payload.measured)
 
     def find_nonfinite(self, measured: MeasuredBytes) -> None:
-        """Set `measured.nonfinite` after a pass over memory, with the statistics if there may be NaN or Inf."""
+        """Set `measured.is_finite` if the pass over the bytes shows that they have no NaN and no Inf.
+
+        If it does not show that, compute the statistics, which also sets `measured.nonfinite`.
+        """
         if measured.scan is not None:
             measured.is_finite = measured.scan.is_finite()
             if not measured.is_finite:
                 self.finish(measured)
 
     def finish(self, measured: MeasuredBytes) -> None:
-        """Compute the statistics from the result of the pass over memory."""
+        """Compute the statistics from the result of the pass over the bytes, unless they are computed already."""
         scan, measured.scan = measured.scan, None
         if scan is not None:
             self._enter(measured, scan.statistics())

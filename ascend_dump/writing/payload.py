@@ -1,4 +1,4 @@
-"""Bytes in memory that are queued for the writer, and the records that refer to them."""
+"""Bytes in memory that are queued for the writer (`Payload`), and the records that refer to them (`Item`)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ __all__ = [
     "sample_of",
 ]
 
+#: States of a payload. COPYING: a thread of the program copies the bytes. WRITING: the writer thread reads them. DONE:
+#: the writer does not need the memory any more.
 QUEUED, COPYING, WRITING, DONE = range(4)
 
-#: The reason given in a record whose payload changed before it was stored.
+#: The reason given in a record whose bytes changed before they were stored.
 CHANGED = "changed before it was stored, by another thread or unseen"
 
-#: Number of words sampled to detect that memory changed: filling a tensor changes some of them.
+#: Approximate number of 8-byte words in a sample. A write to the whole tensor is detected, because it changes some.
 _SAMPLED = 16
 _READ_ONLY = 0x100  # PyBUF_READ
 _bytes_at = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(
@@ -44,14 +46,14 @@ _view_memory = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssi
 
 
 def copy_memory(address: int, nbytes: int) -> bytes:
-    """Return a copy of the bytes at an address. `ctypes.string_at` is wrong from 2 GiB on: it takes the size modulo 4
-    GiB."""
+    """Return a copy of the bytes at an address. `ctypes.string_at` is not used, because it takes the size modulo 4 GiB
+    and so is wrong from 2 GiB on."""
     copy: bytes = _bytes_at(address, nbytes) if nbytes else b""
     return copy
 
 
 def sample_of(address: int, nbytes: int) -> bytes:
-    """Return a few words of memory, to detect later changes."""
+    """Return a few words of the bytes at an address, to detect later changes."""
     return _window(_view_memory(address, nbytes, _READ_ONLY), nbytes).tobytes() if nbytes else b""
 
 
@@ -67,10 +69,10 @@ def _window(memory: memoryview, nbytes: int) -> memoryview:
 class MeasuredBytes(msgspec.Struct, eq=False, gc=False):
     """The statistics of some bytes, shared by all payloads with equal bytes.
 
-    scan       the result of the pass over memory, until the statistics are computed from it
+    scan       the result of the pass over the bytes; None once the statistics are computed from it
     stats      `Line.stats` as JSON, shared by many lines and rows of the table
-    nonfinite  the statistics if there is NaN or Inf, and statistics or `until=` were requested
-    is_finite  True if the pass has shown that there is none
+    nonfinite  the statistics, if an element is NaN or Inf and statistics or `until=` were requested; else None
+    is_finite  True if the pass over the bytes has shown that no element is NaN or Inf
     """
 
     scan: Optional[Scan]
@@ -83,16 +85,18 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     """Bytes in memory to which one or more records refer.
 
     owner    keeps the memory at `address` alive, or is a bytes object with the content
-    dtype, shape  of the entry in the shard
-    strided  (shape, strides in bytes) of the view for statistics; None if the bytes are contiguous
-    counted  True once it is included in the queued bytes
+    dtype, shape  those of the entry in the shard
+    strided  (shape, strides in bytes) of the elements for which statistics are computed; None if all bytes count
+    state    QUEUED, COPYING, WRITING or DONE
+    counted  True once the bytes are counted by `Backlog`
+    shard, offset  the place of the bytes in the files; shard is "" until they are stored
     digest   xxh3-128 of the bytes; b"" before they are hashed
     sealed   True if `digest` was computed when the record was made
-    sample   some of the bytes at that time; empty if the payload owns its bytes
-    window   the memory of the sample, to be read only while the storage is known to be alive
-    changed  True if the memory was written to before it was stored
+    sample   copy of a few words of the bytes (`seal` or `take_sample`); empty if none was taken
+    window   the memory that was sampled, to be read only while the storage is known to be alive
+    changed  True if the memory was written to before the bytes were stored
     measured  the statistics, if requested
-    unmeasured  why there are no statistics
+    unmeasured  why there are no statistics; "" if there are some or none were requested
     """
 
     owner: Any
@@ -114,7 +118,7 @@ class Payload(msgspec.Struct, eq=False, gc=False):
     changed: bool = False
 
     def seal(self) -> None:
-        """Hash and sample the bytes now, to detect if the program's memory changes before it is stored."""
+        """Hash and sample the bytes now, to detect later if the program's memory changed before it was stored."""
         memory = _view_memory(self.address, self.nbytes, _READ_ONLY)
         self.digest = xxhash.xxh3_128_digest(memory)
         self.sealed = True
@@ -136,8 +140,8 @@ class Payload(msgspec.Struct, eq=False, gc=False):
         self.digest, self.sealed = b"", False
 
     def is_as_sealed(self) -> bool:
-        """Return True if the bytes still have the digest. Call after reading them, because they may change at any
-        time."""
+        """Return False if the payload was sealed and its bytes have changed since then. Call this after reading the
+        bytes, because they may change at any time."""
         return not self.sealed or xxhash.xxh3_128_digest(self.view()) == self.digest
 
     def view(self) -> Union[bytes, memoryview]:
@@ -148,10 +152,10 @@ class Payload(msgspec.Struct, eq=False, gc=False):
 
 
 class Item(msgspec.Struct, eq=False, gc=False):
-    """A queued record: its line, and its bytes, if any.
+    """A queued record: its line, and the payload with its bytes, if any.
 
-    The `offset` of the line is the byte position of element 0 in the payload; the writer turns
-    it into a file position, and adds hash, shard, blob and statistics.
+    The `offset` of the line is the byte position of element 0 in the payload. The writer converts it
+    to a file position, and adds hash, shard, blob and statistics.
     """
 
     line: Line

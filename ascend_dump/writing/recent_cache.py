@@ -11,14 +11,15 @@ _Value = TypeVar("_Value")
 
 
 class RecentCache(Generic[_Key, _Value]):
-    """A mapping of at most `size` entries; when it is full, those not used recently are dropped, half of it or more.
+    """A mapping of about `size` entries at most.
 
+    When more than half of that number were used since the last call of `age`, the other entries are dropped.
     Safe to share between threads if the keys are of built-in types.
     """
 
     def __init__(self, size: int) -> None:
         self._half = size // 2
-        #: Entries used since the last `age`, and those used between the two before.
+        #: Entries used since the last call of `age`, and entries used between the two last calls of `age`.
         self._recent: dict[_Key, _Value] = {}
         self._older: dict[_Key, _Value] = {}
 

@@ -26,10 +26,11 @@ GONE = "its bytes went with an older step (keep=)"
 class _StepOnDisk:
     """The files of a step.
 
-    shards  its own shards, with the bytes of tensors in each
-    reads   names of the shards that its lines refer to
-    text    bytes of its other files
-    headers bytes that its shards reserve for headers
+    shards  the shards of the step, with the number of bytes of tensors in each
+    reads   names of the shards to which lines of the step refer; these may belong to earlier steps
+    text    bytes of the other files of the step
+    headers bytes that the shards of the step reserve for headers
+    operators, records  number of operators and of records in the index of the step
     """
 
     __slots__ = ("headers", "operators", "reads", "records", "shards", "text")
@@ -43,9 +44,11 @@ class _StepOnDisk:
 class Retention:
     """The steps of one writer, in the order of their last write. Not thread-safe.
 
-    spread  True to remove every second step where `keep` are complete, and not the oldest
-    tensor_bytes, other_bytes  bytes on disk: of tensors, and of everything else in completed steps
-    steps, operators, records  on disk: the numbers of completed steps with records; counts of operators and records
+    spread  True to remove every second step each time `keep` steps are complete, instead of the oldest steps
+    tensor_bytes  bytes of tensors on disk
+    other_bytes   bytes of everything else on disk, of completed steps
+    steps         the step numbers of the completed steps on disk that have records
+    operators, records  number of operators and of records in these steps
     """
 
     def __init__(self, directory: Path, keep: Optional[int], *, spread: bool = False) -> None:
@@ -61,15 +64,15 @@ class Retention:
         self._steps: dict[int, _StepOnDisk] = {}
         #: Removed steps whose shards are still in use.
         self._remains: dict[int, _StepOnDisk] = {}
-        #: Shards of the steps on disk: equal tensors may refer to these.
+        #: Shards of the steps on disk. Later equal tensors may refer to these shards only.
         self._live: set[str] = set()
-        #: The next number of a shard by step: no number is used twice, even if the file was deleted.
+        #: The next shard number of each step: no number is used twice, even if the file was deleted.
         self._next_shards: dict[int, int] = {}
-        #: The next number for all removed steps, which are the steps up to `_highest`.
+        #: The next shard number of every step that was removed. Removed steps have numbers up to `_highest`.
         self._next_removed, self._highest = 0, -1
 
     def begin(self, step: int) -> None:
-        """Note that files of a step are opened, and remove older steps. Raises OSError."""
+        """Note that the files of a step are opened, and remove steps that are not kept. Raises OSError."""
         if self.keep is None:
             return
         remains = self._remains.pop(step, None)
@@ -87,12 +90,12 @@ class Retention:
             self._live.add(shard)
 
     def completed(self, step: int, *, text: int, headers: int, operators: int, records: int, next_shard: int) -> None:
-        """Note the sizes of a step that was closed.
+        """Note the sizes of a step whose files were closed.
 
         text        bytes of its files other than shards
-        headers     bytes reserved for headers of shards since it was opened
-        operators, records  how many were added since it was opened
-        next_shard  the next free number of a shard
+        headers     bytes that its new shards reserve for headers
+        operators, records  numbers of operators and records added since the files were opened
+        next_shard  the next free shard number
         """
         self._next_shards[step] = next_shard
         if records:
@@ -109,11 +112,14 @@ class Retention:
         self.other_bytes += text - before + headers
 
     def is_live(self, shard: str) -> bool:
-        """Return True if an equal tensor may refer to this shard: not if its step was removed, to let the shard go."""
+        """Return True if a later equal tensor may refer to this shard.
+
+        If the step of the shard was removed, the result is False, so that the shard can be deleted soon.
+        """
         return self.keep is None or shard in self._live
 
     def reads(self, step: int, shard: str) -> bool:
-        """Note that a line of this step refers to a shard. Returns False if the shard was deleted."""
+        """Note that a line of this step refers to a shard, so that the shard stays. Returns False if it was deleted."""
         shards = self._steps[step].reads
         if shard in shards:
             return True
@@ -132,7 +138,7 @@ class Retention:
     def thin(self, *, besides: Optional[int] = None) -> None:
         """Remove all but the last `keep` steps, or every second step if steps are spread. Raises OSError.
 
-        besides  the step that is being written, which does not count
+        besides  the step that is being written, which does not count; None at the end of the recording
         """
         if self.keep is None:
             return
@@ -140,7 +146,7 @@ class Retention:
         if not self._spread:
             old: Sequence[int] = complete[: max(0, len(complete) - self.keep)]
         else:
-            # At the end no step follows that needs room.
+            # At the end of the recording no step follows that needs room.
             old = () if besides is None else steps_between(complete, self.keep)
         for step in old:
             removed = self._steps.pop(step)
@@ -153,20 +159,20 @@ class Retention:
                 self._remove(step, needed)
 
     def dropped(self, step: int, records: int) -> None:
-        """Note that records of a step were removed before they were written, and with them the step unless it has
-        files."""
+        """Note that `records` records of a step were dropped before they were written. A step that has no files counts
+        as removed."""
         self._removed_records += records
         if step not in self._steps:
             self._note_removed(step)
 
     def _note_removed(self, step: int) -> None:
         self._removed_steps += 1
-        # Steps that were dropped before they were written are newer than those on disk, which are removed later.
+        # Steps are not removed in order: a step that is dropped before it is written is newer than the steps on disk.
         self._first_removed = step if self._first_removed is None else min(self._first_removed, step)
         self._last_removed = step if self._last_removed is None else max(self._last_removed, step)
 
     def summary(self) -> dict[str, Any]:
-        """Return the number of removed steps and of their records, and the first and last of these steps."""
+        """Return the number of removed steps and of their records, and the lowest and highest of these steps."""
         return {
             "steps": self._removed_steps,
             "records": self._removed_records,
@@ -194,7 +200,7 @@ class Retention:
         self._next_removed = max(self._next_removed, self._next_shards.pop(step, 0))
 
     def _remove(self, step: int, needed: set[str]) -> None:
-        """Delete the shards of a removed step that no step uses; with the last one its directory too."""
+        """Delete the shards of a removed step that are not in `needed`, and its directory if no shard remains."""
         removed = self._remains[step]
         with _opened(self._directory / str(step)) as directory:
             for shard in [name_of_shard for name_of_shard in removed.shards if name_of_shard not in needed]:

@@ -1,4 +1,4 @@
-"""The directory and the manifest of one run of one rank."""
+"""Create the directories of one run of one rank, and write its manifest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HostRun"]
 
-#: In bytes; file systems allow 255.
+#: Maximum number of bytes in the name of a model's directory; file systems allow 255.
 _LONGEST_NAME = 200
 
 
@@ -43,7 +43,7 @@ class HostRun:
         versions: dict[str, str],
         settings: Optional[Mapping[str, str]] = None,
     ) -> None:
-        """settings: values of framework settings, by the call that returns each, such as `torch.get_num_threads()`."""
+        """settings: values of framework settings, by the expression that returns each: `torch.get_num_threads()`."""
         self.root, rank = directory.path, directory.rank
         self._manifest: dict[str, Any] = {
             "schema": "ascend-dump/host/1",
@@ -117,10 +117,10 @@ class HostRun:
 
 
 def _merge_retention(writers: Sequence[HostWriter]) -> dict[str, Any]:
-    """Merge the fields `HostWriter.kept` of several writers with separate step counts.
+    """Merge the fields that `HostWriter.kept` returns for several writers, which count their steps separately.
 
-    Numbers are summed, `first` and `last` are those of all removed steps, and `ended` is that of the first writer that
-    ended early.
+    Numbers are summed. `first` and `last` are the lowest and the highest step that any writer removed. `ended` is that
+    of the first writer in the list that ended early.
     """
     fields_of_writers = [writer.kept() for writer in writers]
     merged: dict[str, Any] = {}
@@ -154,7 +154,10 @@ def _encode(manifest: dict[str, Any]) -> bytes:
 
 
 def _with_encodable_texts(value: Any) -> Any:
-    """Return the value with what UTF-8 cannot encode replaced: arguments and paths may have any byte."""
+    """Return the value, with characters replaced that UTF-8 cannot encode.
+
+    Command-line arguments and paths may contain bytes that are no text, which Python decodes to such characters.
+    """
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, dict):
@@ -165,9 +168,9 @@ def _with_encodable_texts(value: Any) -> Any:
 
 
 def _file_name(model: str) -> str:
-    """Return a model name with the characters replaced that CANN replaces in paths (device-side dump_task).
+    """Return a model name as a directory name of at most 200 bytes.
 
-    It is cut to 200 bytes.
+    The characters are replaced that CANN's device-side dump_task also replaces in paths.
     """
     name = "".join("_" if letter in " ./\\\0" else letter for letter in encodable(model))
     while len(name.encode()) > _LONGEST_NAME:

@@ -1,8 +1,8 @@
 """A safetensors file to which tensors are appended.
 
 The format is an 8-byte little-endian header length, a JSON header, and the tensors without
-gaps. Room for the header is reserved when the file is created, and the header is written when it is
-closed, so that tensors are never moved.
+gaps. Room for the header is reserved when the file is created, and the header is written when the
+file is closed, so that tensors are never moved.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ __all__ = ["LIMITS", "Limits", "Shard"]
 
 Buffer = Union[bytes, bytearray, memoryview]
 
-#: The size of the largest element type: tensors must be aligned for readers that map the file.
+#: Tensors begin at multiples of this many bytes, the size of the largest element type: readers may map the file.
 _ALIGNMENT = 16
-#: Small tensors are buffered up to this many bytes per system call.
+#: Small tensors are buffered until this many bytes can be written with one system call.
 _GATHER = 256 * 1024
 #: Linux writes at most this many bytes at once.
 _WRITE_MAX = 0x7FFFF000
-#: Longer names are shortened in the middle, so that no name fills the header.
+#: Maximum number of characters of a name; longer names are shortened in the middle, so that no name fills the header.
 _LONGEST_NAME = 1000
 _MOST_DIMENSIONS = 64
-#: The most bytes of an entry of the header without its name (up to six bytes per letter) and its shape.
+#: Maximum number of bytes of a header entry without its name (up to six bytes per character) and its shape, and of one
+#: dimension of the shape.
 _ENTRY = 200
 _DIMENSION = 21
-#: Enough for the largest entry, and for about 100 usual ones.
+#: Bytes reserved for the header of a step's first shard: enough for the largest entry, or for about 100 usual ones.
 _FIRST_ROOM = 16 * 1024
 _LARGEST_ENTRY = 6 * _LONGEST_NAME + _DIMENSION * _MOST_DIMENSIONS + 2 * _ENTRY
 
@@ -51,8 +52,8 @@ class Limits(NamedTuple):
     nbytes: int = 8 << 30
 
     def of_shard(self, number: int) -> Limits:
-        """Return the limits of a shard by its number in the step: each header has four times the room of the last one,
-        so that a small step does not have a large empty one."""
+        """Return the limits of a shard by its number in the step. Each header has four times the room of the previous
+        one, at most `room`, so that a small step does not reserve room for a large header."""
         return self._replace(room=min(self.room, (_FIRST_ROOM << 2 * min(number, 16)) - 8))
 
 
@@ -63,7 +64,7 @@ class Shard:
     """Append tensors; `append` returns the file offset, `finish` completes the header.
 
     written  position up to which appended bytes are in the file. It does not move after a failed
-             write; `finish` truncates the file there.
+             write; `finish` then truncates the file after the last complete tensor.
     """
 
     def __init__(self, name: str, directory: int, metadata: dict[str, str], limits: Limits = LIMITS) -> None:
@@ -102,7 +103,8 @@ class Shard:
     def append(self, name: str, dtype: str, shape: tuple[int, ...], data: Buffer, nbytes: int) -> int:
         """Append `nbytes` of data as tensor `name`; returns its offset in the file. Raises OSError.
 
-        A dtype that safetensors does not support is stored as U8 with the same bytes.
+        The bytes are stored as U8 if safetensors does not support the dtype, if the shape does not match `nbytes`, or
+        if it has more than `_MOST_DIMENSIONS` dimensions.
         """
         gap = -self._end % _ALIGNMENT
         if gap:
@@ -130,7 +132,7 @@ class Shard:
             self._write(b"".join(gathered))
 
     def finish(self) -> None:
-        """Complete the header and close. Raises OSError; the data stays readable either way."""
+        """Complete the header and close the file. Even if this raises OSError, the stored data stays readable."""
         if self._fd < 0:
             return
         try:
@@ -144,7 +146,7 @@ class Shard:
 
     def _complete(self) -> None:
         if self._failure is not None:
-            # The last tensor may be incomplete: the file is truncated before it.
+            # A tensor that is not completely in the file is dropped, with all tensors after it.
             while self._ends and self._ends[-1] > self.written:
                 self._ends.pop()
             os.ftruncate(self._fd, self._ends[-1] if self._ends else self._start)

@@ -1,8 +1,8 @@
-"""Steps of a long run that stay few and at equal distances: `options={"spread": True}` with `keep=`.
+"""Keep few steps of a long run, at equal distances: `options={"spread": True}` with `keep=`.
 
-Where `keep` steps are complete, every second of them is removed from the disk, and from then on only every second of
-the following selected steps is recorded. The recording session and the writer apply this rule apart, each to its own
-steps.
+Each time `keep` steps are complete, every second of them is removed from the disk. From then on the distance between
+recorded steps is twice as large. The recording session decides which steps are recorded (`SpreadSteps`), and the writer
+decides which steps are removed (`steps_between`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ __all__ = ["SpreadSteps", "steps_between"]
 
 
 class SpreadSteps:
-    """A choice of the selected steps that are recorded, so that at most `keep` of them stay.
+    """Decides which of the selected steps are recorded, so that at most `keep` of them stay on disk.
 
-    It counts selected steps, so that all ranks record the same ones.
+    The decision depends only on the number of selected steps so far, so all ranks record the same steps.
     """
 
     def __init__(self, keep: int) -> None:
@@ -24,7 +24,7 @@ class SpreadSteps:
         self._stride = 1
 
     def records_next(self) -> bool:
-        """Count a selected step that begins, and return True if it is recorded."""
+        """Count a selected step that begins, and return True if it must be recorded."""
         seen, self._seen = self._seen, self._seen + 1
         if seen == self._keep * self._stride:
             self._stride *= 2
@@ -32,5 +32,8 @@ class SpreadSteps:
 
 
 def steps_between(complete: Sequence[int], keep: int) -> Sequence[int]:
-    """Return the complete steps to remove before the next one is recorded: every second; none while there is room."""
+    """Return every second complete step, to be removed before the next step is recorded.
+
+    Returns none if fewer than `keep` steps are complete.
+    """
     return complete[1::2] if len(complete) >= keep else ()

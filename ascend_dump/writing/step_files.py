@@ -1,4 +1,4 @@
-"""The files of one step: shards, index, and a table of statistics."""
+"""Write the files of one step: shards, index, and a table of statistics."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _GATHER = 200
 class StepFiles:
     """Append tensors and lines; a line is written only after the bytes that it refers to.
 
-    step        its number
-    stats       names of the statistics in statistic.csv, which is not written without one
-    next_shard  the number of the next shard; pass it on when the step is opened again, since no
-                number may be used twice, even if its file was deleted
+    step        number of the step
+    stats       names of the statistics in statistic.csv; if there are none, that file is not written
+    next_shard  number of the next shard. Pass it on when the step is opened again, because no
+                number may be used twice, even if the file with that number was deleted
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StepFiles:
         self._shard_name = ""
         self._shards = self._header_bytes = 0
         self._lines: list[Line] = []
-        #: The operators in the index, by (position, name): several runs in one step each count positions from 0.
+        #: The operators in the index, as (seq, name). A step may have several runs that each count `seq` from 0.
         self._operators: set[tuple[int, str]] = set()
         self._encoder = msgspec.json.Encoder()
         self._csv: Optional[AppendFile] = None
@@ -65,7 +65,7 @@ class StepFiles:
             self.next_shard = max([next_shard, *(number + 1 for number in used)])
             self._index = AppendFile(INDEX, self._directory)
             opened.callback(self._index.close)
-            # If the step was removed before: with an index it is part of the dump again.
+            # If the step was removed before, it has a file REMOVED. With an index it is part of the dump again.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(REMOVED, dir_fd=self._directory)
             if stats:
@@ -98,7 +98,8 @@ class StepFiles:
     def append(self, name: str, dtype: str, shape: tuple[int, ...], data: Buffer, nbytes: int) -> tuple[str, int]:
         """Store one tensor; returns the name of its shard and its offset there. Raises OSError."""
         if self._shard is not None and not self._shard.has_room(name, shape, nbytes):
-            # Replaced only after `finish` succeeded: if it fails, the last lines may refer to missing bytes.
+            # `_shard` is cleared only after `finish` succeeded. If `finish` fails, `close` needs `_shard` to find the
+            # lines that refer to missing bytes.
             self._shard.finish()
             self._shard = None
         if self._shard is None:
@@ -164,7 +165,7 @@ class StepFiles:
 
 def _rows(lines: list[Line]) -> list[str]:
     rows = []
-    # Cached by id: lines of one tensor share their statistics and usually their shape.
+    # The end of each row, by the ids of statistics and shape: lines of one tensor usually share both objects.
     written: dict[tuple[int, int], str] = {}
     op_type = op_name = phase = name = ""
     when = -1
@@ -179,7 +180,7 @@ def _rows(lines: list[Line]) -> list[str]:
             # Numbers have the same text in JSON and in the table.
             text = bytes(stats)[1:-1].decode().replace("null", "").replace('"', "")
             values = written[key] = f"{line.nbytes},{line.dtype},{_shape(shape)},{text}\n"
-        # Not by `seq`: several runs in one step each count from 0.
+        # `seq` does not identify an operator: a step may have several runs that each count from 0.
         if line.op_name != op_name or line.time != when or line.op_type != op_type or line.phase != phase:
             op_type, op_name, phase, when = line.op_type, line.op_name, line.phase, line.time
             name = f"{_field(op_type)},{_field(op_name)},{phase},{_local_time(when // 1_000_000)}"
@@ -198,7 +199,7 @@ def _field(text: str) -> str:
 
 @functools.lru_cache(1 << 13)
 def _shape(shape: tuple[int, ...]) -> str:
-    """(2,3) as MindSpore writes shapes in its statistic.csv."""
+    """Return a shape as MindSpore writes it in its statistic.csv, such as "(2,3)" with the quotes."""
     return _field(f"({','.join(map(str, shape))})")
 
 

@@ -1,7 +1,8 @@
 """Find step directories that a framework writes, and remove old ones.
 
-Only directories that match the layout are touched, only below the directory of one run, and links are not followed. A
-directory is renamed before it is deleted, so that a reader, or a restart after a kill, finds it complete or not at all.
+Only directories below the directory of one run are touched, and only if their paths match the layout. Links are not
+followed. A directory is renamed before it is deleted, so that a reader finds it complete or not at all, even if the
+program is killed in between.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from ascend_dump.common.paths import REMOVED_DIRECTORY, move, remove_tree
 
 __all__ = ["StepDirectory", "find_steps", "remove_step"]
 
-#: The most levels from the directory of a run to that of a step; CANN has five, torchair six.
+#: Maximum number of levels from the directory of a run down to that of a step; CANN has five, torchair six.
 _DEEPEST = 7
 
 
 class StepDirectory(NamedTuple):
     """The directory of one step.
 
-    stream  its parent directory, relative to that of the run: a graph, model or process with its own step count
+    stream  path of the parent directory, relative to the directory of the run. All its steps are those of one graph,
+            model or process, which counts its own steps
     """
 
     stream: str

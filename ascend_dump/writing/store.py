@@ -1,4 +1,4 @@
-"""Store records: each distinct tensor once, with statistics, in the files of its step."""
+"""Store records in the files of their step, each distinct tensor once, with statistics."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ascend_dump.writing.step_files import StepFiles
 
 __all__ = ["Store"]
 
-#: Distinct tensors whose position in the files is cached (about 200 bytes each).
+#: Maximum number of distinct tensors whose position in the files is cached (about 200 bytes each).
 _CACHED_LOCATIONS = 1 << 20
-#: Records of a step in memory that are written at once.
+#: Number of records that are written at a time when a step in memory (`HeldSteps`) is written to its files.
 _GATHER = 200
-#: Bytes other than those of tensors that do not count for `max_bytes`.
+#: This many bytes of files other than tensors do not count for `max_bytes`.
 _FREE = 1 << 20
 
 
@@ -37,8 +37,8 @@ class Store:
     bytes_written  bytes of distinct tensors
     ended          why nothing is recorded after the open step; None if recording goes on
     retention      the steps on disk
-    skipped        number of tensors of which something is not stored, by reason
-    first_skipped  the first such tensor of each reason
+    skipped        for each reason: number of tensors whose values or statistics are not stored
+    first_skipped  for each reason: the first of these tensors
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class Store:
         self._budget = Budget(directory, limit)
         self._steps, self._keep = steps, keep
         self.retention = Retention(directory, keep, spread=spread)
-        #: Steps in memory that are not on disk; None if each record is written at once.
+        #: The steps that are only in memory; None if each record is written to the files at once.
         self._held = HeldSteps(keep) if keep is not None and not tensors and not spread else None
         self._step: Optional[int] = None
         self._last_step: Optional[int] = None
         self._files: Optional[StepFiles] = None
-        #: Whether the free space was checked for the following steps.
+        #: True once `Budget.forecast` has checked whether the following steps fit on the disk.
         self._forecast = False
         self._closed_records = 0
         self._begun = 0
@@ -92,12 +92,12 @@ class Store:
 
     @property
     def most_held(self) -> int:
-        """The most records in memory at a time, of steps that were not on disk."""
+        """The largest number of records of held steps that were in memory at a time."""
         return 0 if self._held is None else self._held.most
 
     @property
     def records(self) -> int:
-        """Number of records in index files and in memory, with those of removed steps."""
+        """Number of records in index files and in memory, including those of removed steps."""
         files = self._files
         held = self._held.records if self._held is not None else 0
         return self._closed_records + held + (files.records if files is not None else 0)
@@ -113,7 +113,10 @@ class Store:
         return steps, operators, records
 
     def end(self, reason: str) -> None:
-        """Record nothing after the open step, and remove no step any more. The first reason is kept."""
+        """Record nothing after the open step, which stays in addition to the `keep` steps before it.
+
+        If called again, the first reason stays.
+        """
         if self.ended is None:
             self.ended = Ended(reason, self._step if self._step is not None else self._last_step)
             self.write_held()
@@ -133,7 +136,7 @@ class Store:
         self._last_step = self._step if self._step is not None else self._last_step
         if step is not None and self._keep is not None:
             self._begun += 1
-            # Tensors of removed steps only are not needed again.
+            # Forget tensors that were only in steps that are removed by now.
             if self._begun % (self._keep + 1) == 0:
                 self._locations.age()
                 if self._measuring is not None:
@@ -150,7 +153,7 @@ class Store:
         location: Optional[tuple[str, int]] = None
         appended = measured = False
         if self._tensors:
-            files = self._open()  # first, because it may delete older shards
+            files = self._open()  # before the location is looked up, because this may delete older shards
             location = self._locations.get(payload.digest)
             if location is None or not self.retention.is_live(location[0]):
                 self._budget.check(self._spent(), payload.nbytes)
@@ -166,7 +169,7 @@ class Store:
         if (appended or measured) and not payload.is_as_sealed():
             _disown(payload)
             return
-        # Last, because `complete` reads both in another thread.
+        # Both caches are updated last, because `complete` reads them in another thread.
         if location is not None:
             payload.shard, payload.offset = location
             if appended:
@@ -175,9 +178,10 @@ class Store:
             self._measuring.remember(payload)
 
     def complete(self, payload: Payload) -> bool:
-        """Complete a payload that has a digest, if its bytes and statistics are known; False if it must be stored.
+        """Complete a payload that has a digest, if its bytes are stored already and its statistics are known.
 
-        Called by the recording thread. The bytes are not needed after that.
+        Returns False if the payload must be stored. Called by the recording thread. After True, the bytes are not
+        needed any more.
         """
         if self._tensors:
             # With `keep=` only the writer's thread knows whether the shard will be kept.
@@ -220,7 +224,7 @@ class Store:
         return nbytes
 
     def write_held(self, *, ends_step: bool = False) -> None:
-        """Write the steps in memory to the files. ends_step: the open step is complete. Raises OSError."""
+        """Write the steps in memory to the files. ends_step: True if the open step is complete. Raises OSError."""
         if not self._held:
             return
         for step, items in self._held.take():
@@ -228,7 +232,7 @@ class Store:
             for start in range(0, len(items), _GATHER):
                 self._write(files, items[start : start + _GATHER])
             if step == self._step and not ends_step:
-                files.flush()  # the rest of it is written at once
+                files.flush()  # later records of the open step go to these files directly
             else:
                 self._close_files()
 
@@ -270,7 +274,7 @@ class Store:
             self.retention.thin()
 
     def close(self) -> None:
-        """Complete the open step, and its files if there are any. Raises OSError after closing them."""
+        """Complete the open step, and close its files if there are any. If this raises OSError, they are closed too."""
         step = self._step
         self._close_files()
         ended = None if self.watch is None or step is None else self.watch.end_step()
@@ -301,7 +305,7 @@ class Store:
         self.first_skipped.setdefault(reason, f"{line.op_name}.{line.io}.{line.index}")
 
     def _spent(self) -> int:
-        """Return the bytes that count for `max_bytes`."""
+        """Return the number of bytes on disk that count for `max_bytes`."""
         files = self._files
         besides = self.retention.other_bytes
         if files is not None:
@@ -309,7 +313,7 @@ class Store:
         return self.retention.tensor_bytes + max(0, besides - _FREE) if self._tensors else besides
 
     def _open(self, step: Optional[int] = None) -> StepFiles:
-        """Return the files of the open step, or of another one while no files are open."""
+        """Return the open files. If no files are open, open the files of `step`; None means the open step."""
         if self._files is None:
             step = self._step if step is None else step
             assert step is not None, "records are dropped outside a step"
@@ -329,6 +333,6 @@ class Store:
 
 
 def _disown(payload: Payload) -> None:
-    """Mark a payload as changed between hashing and storing, and drop its digest: it is wrong then."""
+    """Mark a payload as changed between hashing and storing, and drop its digest and statistics, which are wrong."""
     payload.digest, payload.measured = b"", None
     payload.changed = True

@@ -1,4 +1,4 @@
-"""Compute statistics of bytes in memory, in the form that the index stores."""
+"""Compute the statistics of bytes in memory, and convert them to the form that the index stores."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from ascend_dump.statistics.nonfinite import is_nonfinite
 
 __all__ = ["as_stored", "nonfinite", "prepare", "scanner", "summarize"]
 
-#: Elements of a tensor for whose type a kernel is compiled: not for counters, such as those of BatchNorm.
+#: A kernel is compiled for a type when a tensor of it has at least this many elements. Smaller tensors, such as the
+#: counters of BatchNorm, are not worth it.
 _WORTH_COMPILING = 1024
 
-#: Positions of values that are not counts.
+#: Positions in `Statistics` of the values that are not counts.
 _REALS = tuple(position for position, name in enumerate(Statistics._fields) if name not in COUNTS)
 
 _Scanner = Callable[[Union[bytes, memoryview]], Scan]
@@ -26,7 +27,7 @@ _scanners: dict[str, _Scanner] = {}
 
 
 def prepare(optional: tuple[str, ...]) -> None:
-    """Start loading the engine of statistics in the background."""
+    """Start loading the compiled kernels for float32 in the background. optional: as for `summarize`."""
     warm_up_soon(np.dtype("float32"), optional)
 
 
@@ -43,7 +44,8 @@ def summarize(
     Raises NotSupported or ConfigError for a type without statistics.
     """
     array = _array(data, dtype, strided)
-    # Records do not wait for a compiler: if the program is killed meanwhile they would be lost.
+    # Until a kernel is compiled, numpy is used: records that waited for the compiler would be lost if the program were
+    # killed.
     ready = is_ready(array.dtype, optional)
     if not ready and array.size >= _WORTH_COMPILING:
         warm_up_soon(array.dtype, optional)
@@ -52,10 +54,13 @@ def summarize(
 
 
 def scanner(dtype: str) -> Optional[_Scanner]:
-    """Return `ascend_dump.statistics.scanner` for the type of this name; None if the type has no statistics."""
+    """Return `ascend_dump.statistics.scanner` for the dtype of this name.
+
+    Returns None if the dtype has no statistics, if one pass is not enough, or if no kernel is compiled for it yet.
+    """
     scan = _scanners.get(dtype)
     if scan is None:
-        # Not cached, because its kernel may be compiled later.
+        # The result None is not cached, because the kernel may be compiled later.
         try:
             kind = numpy_dtype(dtype)
             scan = scanner_of(kind) if has_values(dtype) and kind.subdtype is None else None
@@ -69,7 +74,7 @@ def scanner(dtype: str) -> Optional[_Scanner]:
 def nonfinite(
     data: Union[bytes, memoryview], dtype: str, strided: Optional[tuple[tuple[int, ...], tuple[int, ...]]]
 ) -> Optional[Statistics]:
-    """Return the statistics of bytes with NaN or Inf; None if all elements are finite.
+    """Return the statistics of the bytes if an element is NaN or Inf; None if all elements are finite.
 
     Raises NotSupported or ConfigError for a type that cannot be checked.
     """
@@ -94,7 +99,7 @@ def _array(
 
 
 def as_stored(result: Statistics) -> list[Any]:
-    """Return the values in order, with NaN and Inf as text, because JSON has no such numbers."""
+    """Return the fields of the statistics as a list, with NaN and Inf as text, because JSON has no such numbers."""
     values: list[Any] = list(result)
     for position in _REALS:
         value = values[position]

@@ -1,6 +1,7 @@
-"""The surroundings of a program that may change its numbers: variables, packages, CANN, and the git commit.
+"""Record the surroundings of a program that may change its results.
 
-Only variables of a list are recorded, since others may hold secrets.
+These are environment variables, versions of packages, of CANN and of the driver, and the git commit. Of the environment
+variables only those in `_VARIABLES` are recorded, because others may contain secrets.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ascend_dump.storage.installed import installed_versions
 
 __all__ = ["loaded_versions", "surroundings"]
 
-#: Variables that change results, or the order in which they are summed up.
+#: Environment variables that may change results, or the order in which terms are added.
 _VARIABLES = (
     *("ASCEND_LAUNCH_BLOCKING", "ATB_MATMUL_SHUFFLE_K_ENABLE", "CLOSE_MATMUL_K_SHIFT", "COMBINED_ENABLE"),
     *("CUBLAS_WORKSPACE_CONFIG", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"),
@@ -28,20 +29,21 @@ _VARIABLES = (
     *("TF_DETERMINISTIC_OPS", "TF_ENABLE_ONEDNN_OPTS", "TORCHDYNAMO_DISABLE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
     *("TORCH_COMPILE_DISABLE", "VLLM_BATCH_INVARIANT", "XLA_FLAGS"),
 )
-#: Packages that compute, or that decide what is computed.
+#: Packages that compute results, or that decide what is computed.
 _PACKAGES = (
     *("accelerate", "apex", "deepspeed", "diffusers", "flash_attn", "lightning", "megatron", "mindspeed", "mindspore"),
     *("numpy", "peft", "sglang", "tensorflow", "timm", "torch_npu", "torchair", "transformers", "triton", "trl"),
     *("verl", "vllm", "vllm_ascend"),
 )
+#: Maximum number of characters recorded of a variable or version.
 _LONGEST = 300
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-#: A file of git that holds one commit, or all references.
+#: Maximum number of bytes read of a file of git (HEAD, a reference, or packed-refs).
 _LARGEST = 1 << 20
 
 
 def surroundings() -> dict[str, str]:
-    """Return variables by name, and the git commit of the program if it is in a working tree."""
+    """Return the environment variables by name, and under "git commit" the commit of the program, if it is known."""
     found = {name: os.environ[name][:_LONGEST] for name in _VARIABLES if name in os.environ}
     commit = _commit_of(Path(sys.argv[0] if getattr(sys, "argv", None) else ".").absolute().parent)
     return found if commit is None else {**found, "git commit": commit}
@@ -58,7 +60,10 @@ def loaded_versions() -> dict[str, str]:
 
 
 def _commit_of(directory: Path) -> Optional[str]:
-    """Return the commit that a working tree of git has checked out, from its files; None if there is none."""
+    """Return the commit that is checked out in the git working tree around a directory; None if there is none.
+
+    It is read from the files of git, so git need not be installed.
+    """
     for above in (directory, *directory.parents):
         git = above / ".git"
         if git.exists():
@@ -68,7 +73,7 @@ def _commit_of(directory: Path) -> Optional[str]:
 
 def _commits(git: Path) -> Iterator[str]:
     try:
-        if git.is_file():  # of a further working tree
+        if git.is_file():  # in a linked working tree `.git` is a file that contains the path of the git directory
             git = git.parent / _text(git).partition(":")[2].strip()
         head = _text(git / "HEAD").strip()
         if not head.startswith("ref: "):

@@ -2,7 +2,8 @@
 
 The recording thread queues records; one writer thread hashes, deduplicates, computes
 statistics and writes. A queued tensor is not copied: its storage is kept alive, and `protect`
-is called before it is overwritten. A tensor that is stored already is not queued (`complete`).
+must be called before the storage is overwritten. The bytes of a tensor that is stored already
+are not queued again (`complete`).
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ log = logging.getLogger("ascend_dump")
 
 #: Bytes of queued tensors above which the recording thread waits.
 _BUFFER_BYTES = 512 << 20
-#: Operators with harmless NaN or Inf that are named in the manifest.
+#: Maximum number of operators with harmless NaN or Inf that the manifest names.
 _MOST_HARMLESS = 16
-#: Records are queued in batches of about this many bytes.
+#: A batch of records is queued when it exceeds this many bytes of tensors, or this many records.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 100
-#: The same where steps stay in memory.
+#: The limit of records in a batch if the last steps stay in memory (`HeldSteps`).
 _HELD_BATCH_ITEMS = 1000
-#: A smaller batch is queued after this many seconds, because the program may hang and then be killed.
+#: A smaller batch is queued if the writer gets nothing for this many seconds: the program may hang and then be killed.
 _IDLE_SECONDS = 0.5
 #: Prefix of the names of ascend_dump's threads.
 _OURS = "ascend_dump"
@@ -64,15 +65,16 @@ class HostWriter:
 
     tensors    True to write values; otherwise only the index is written
     stats      names of the `Statistics` fields to record; empty for none
-    max_bytes  the most bytes of tensors, plus other bytes in excess of 1 MiB; without `tensors` the most bytes of
+    max_bytes  limit for the bytes of tensors plus the other bytes beyond 1 MiB; without `tensors`, for the bytes of
                index and statistics. Recording stops before the limit is exceeded
     steps      the number of steps that will be recorded; None if unknown. After the first one a warning is logged if
                the disk or `max_bytes` has no room for all of them
     keep       the number of last steps to keep on disk; `max_bytes` then applies to the bytes on disk
+    spread     with `keep`: keep steps at equal distances over the whole run, not the last ones
     until      "nonfinite": record nothing after the first step that produced NaN or Inf
-    ignored    operators whose NaN and Inf do not count, as `DumpRequest.ignore`
-    follows    all operators are recorded, with inputs and outputs: NaN and Inf that are gone at the end of their step
-               do not count
+    ignored    operators whose NaN and Inf do not count, in the form of `DumpRequest.ignore`
+    follows    True if all operators are recorded with inputs and outputs. Then NaN and Inf are followed through the
+               step, and do not count if they are gone at its end
     limits     the size limits of a shard
     buffer_bytes  bytes of queued tensors above which the program waits
 
@@ -179,14 +181,17 @@ class HostWriter:
         return self._store.ended
 
     def end(self, reason: str) -> None:
-        """Keep the open step and those before it, and record nothing after it. The first reason is kept."""
+        """Record nothing after the open step, which stays in addition to the `keep` steps before it.
+
+        If called again, the first reason stays.
+        """
         self._send(reason)
 
     def kept(self) -> dict[str, Any]:
         """Fields of the manifest about kept steps; exact after `close` has returned.
 
         removed  with keep: the number of removed steps and of their records, and the first and last of these steps
-        ended    why and where the recording ended before the capture did, if it did
+        ended    the fields of `Ended`, only if the recording ended before the capture
         unknown  with until="nonfinite": the number of tensors that could not be checked for NaN and Inf
         harmless  operators whose NaN or Inf was gone at the end of their step, with the number of these steps
         """
@@ -222,9 +227,11 @@ class HostWriter:
         self._open, self._is_empty = None, True
 
     def put(self, items: list[Item], new_bytes: int) -> None:
-        """Queue the records of one operator; waits while more than `buffer_bytes` are queued.
+        """Queue the records of one operator.
 
-        new_bytes  approximate bytes of the new payloads among them
+        Waits while more than `buffer_bytes` are queued, or while many records are in no file yet (`Backlog.is_late`).
+
+        new_bytes  approximate bytes of the payloads that are queued for the first time
         """
         if self.failure is not None or self._closing:
             return
@@ -243,9 +250,9 @@ class HostWriter:
                 self._wait(lambda: not self._is_late(0.5))
 
     def complete(self, payload: Payload) -> bool:
-        """Complete a payload that has a digest, if its bytes are stored already; its memory may change after that.
+        """Complete a payload that has a digest, if its bytes are stored already and its statistics are known.
 
-        Returns False if its bytes are new and it must be queued.
+        If True is returned, the memory of the payload may change. If False, the payload must be queued.
         """
         if not self._store.complete(payload):
             return False
@@ -255,14 +262,17 @@ class HostWriter:
         return True
 
     def protect(self, payload: Payload) -> None:
-        """Call before the memory of `payload` changes: copies it if its bytes are still needed."""
+        """Prepare for a change of the payload's memory: call before each change.
+
+        If the bytes are still queued, copy them; if the writer is using them, wait until it has finished.
+        """
         if payload.state == DONE or isinstance(payload.owner, bytes):
             return
         with self._change:
             mine = payload.state == QUEUED
             if mine:
                 if self.failure is not None or not self._is_alive():
-                    return  # its bytes are not needed any more
+                    return  # nothing is written any more
                 payload.state = COPYING
         if mine:
             self._copy(payload)
@@ -302,12 +312,15 @@ class HostWriter:
         self._batch = []
 
     def _send(self, then: _Task = None) -> None:
-        """Queue the batch of records, because waking the writer for each operator is slower; then queue `then`."""
+        """Queue the batch of records, then `then` unless it is None.
+
+        Records are queued in batches because waking the writer for each operator is slower.
+        """
         self._start_thread()
         if not self._is_alive():
             self._batch.clear()
             if self.failure is None and not self._closing:
-                # The thread ends this way only at the end of the interpreter.
+                # The thread ends without `close` and without a failure only at the end of the interpreter.
                 self.failure = WriteError(
                     "the writer thread has ended", hint="stop the capture before the process ends"
                 )
@@ -322,7 +335,7 @@ class HostWriter:
                 self._queue.put(then)
 
     def _copy(self, payload: Payload) -> None:
-        """Copy a payload that the caller has put into the state COPYING."""
+        """Copy the bytes of a payload that the caller has put into the state COPYING."""
         copy = None
         try:
             copy = copy_memory(payload.address, payload.nbytes)
@@ -349,7 +362,7 @@ class HostWriter:
         with self._handing_over:
             if self._thread is not None:
                 return
-            # Set before it runs: a finalizer may run in between and must not start another thread.
+            # Assigned before the thread starts: a finalizer may run in between and must not start another thread.
             self._thread = threading.Thread(target=self._run, name=f"{_OURS} writer", daemon=True)
             try:
                 self._thread.start()
@@ -375,6 +388,7 @@ class HostWriter:
 
     def _run(self) -> None:
         self._attempt(self._store.prepare)
+        # True if this thread has to end by itself once no other thread of the program is left.
         looks = _may_be_left_alone()
         while True:
             try:
@@ -423,6 +437,7 @@ class HostWriter:
         if isinstance(task, list):
             self._backlog.take(task)
             self._write(task)
+            # If more is queued, the buffered data is written together with it, unless that would be late.
             if not self._queue.empty() and not self._is_late(0.25):
                 return
             self._store.flush()
@@ -441,7 +456,7 @@ class HostWriter:
         self._log_end()
 
     def _log_end(self) -> None:
-        """Log once the step that ended the recording by NaN or Inf."""
+        """Log in which step NaN or Inf ended the recording. Later calls do nothing."""
         ended = self._store.ended
         if ended is not None and ended.operator and not self._is_end_logged:
             self._is_end_logged = True
@@ -452,7 +467,7 @@ class HostWriter:
             if self.failure is None and self._store.step is not None:
                 self._write_records(items)
         finally:
-            # In any case nothing may stay queued: the recording thread may be waiting for it.
+            # Even after a failure no payload may stay queued: the recording thread may be waiting for it.
             for item in items:
                 payload = item.payload
                 if payload is not None and payload.state != DONE:
@@ -470,7 +485,7 @@ class HostWriter:
                 stored += 1
         finally:
             if stored:
-                # The lines of records whose bytes are stored.
+                # If storing one record failed, the lines of the records before it are still written.
                 self.logical_bytes += self._store.add(items[:stored])
 
     def _write_payload(self, payload: Payload, line: Line) -> None:
@@ -498,11 +513,12 @@ class HostWriter:
 def _may_be_left_alone() -> bool:
     """Return True if this process was forked by a thread other than the main one.
 
-    That thread is the main thread here. When it returns, Python runs no exit functions, and the process ends with its
-    last thread, which must not be a writer waiting for records.
+    The thread that forked is the main thread of this process. When it returns, Python runs no exit functions, and the
+    process ends with its last thread. A writer that waits for records would keep the process alive for ever.
     """
     return type(threading.main_thread()).__name__ != "_MainThread"
 
 
 def _is_left_alone() -> bool:
+    # True if only threads of ascend_dump are left.
     return all(thread.name.startswith(_OURS) for thread in threading.enumerate())

@@ -1,8 +1,8 @@
 """Norms of parameters, of their gradients and of their changes, at each optimizer step of a recorded step.
 
-`level="module"` with `data="stats"` records them as statistics that have a count and the L2 norm only. The norms are
-computed where the tensors are, so nothing but one number for each tensor is copied from a device. A tensor with NaN or
-Inf is recorded with all its statistics.
+`level="module"` with `data="stats"` records them as statistics that contain only a count and the L2 norm. The norms are
+computed on the device of the tensors, so only one number per tensor is copied to the host. A parameter or gradient with
+NaN or Inf is recorded with all statistics.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _SAMPLE = 1 << 14
 class _Update(NamedTuple):
     """A parameter at an optimizer step.
 
-    inputs  the records of the parameter and of its gradient, without numbers
+    inputs  the records of the parameter and of its gradient, with a `seq` that is set later
     elements  number of elements of the parameter
-    sample  a copy of some of them, see `_sampled`
+    sample  a copy of some of its elements before the step, see `_sampled`
     """
 
     op: OperatorCall
@@ -55,21 +55,21 @@ class ParameterNorms:
     The inputs are a parameter and its gradient before the optimizer step. The output is the change of the parameter up
     to the next step of this optimizer, or up to the end of the recorded step.
 
-    seconds  the time spent in it
+    seconds  the time spent in this object
     """
 
     def __init__(self, session: Recording, statistics: Sequence[str]) -> None:
-        """statistics: names of those that the request asks for, empty for the default."""
+        """statistics: names of the requested statistics; empty for the default ones."""
         self._session = session
         #: Number of values in `Line.stats`.
         self._values = 1 + len(stored_statistics(statistics))
-        #: By the id of their optimizer.
+        #: The updates that are not written yet, by the id of their optimizer.
         self._updates: dict[int, list[_Update]] = {}
         self._devices = find_devices()
         self.seconds = 0.0
 
     def optimizer_begins(self, optimizer: torch.optim.Optimizer) -> None:
-        """Measure the parameters of an optimizer. Call before its step."""
+        """Write the previous updates of an optimizer, and measure its parameters again. Call before its step."""
         if self._devices is not None and self._devices.graph():
             return  # reading a number would break the captured graph
         began = time.perf_counter()
@@ -117,7 +117,7 @@ class ParameterNorms:
                 yield op, name, parameter
 
     def _write(self, updates: Sequence[_Update]) -> None:
-        """Write the updates of an optimizer, which has run."""
+        """Write the updates of an optimizer after its step, with the changes of the parameters since then."""
         changes = _changes(updates) if self._session.records_outputs else [None] * len(updates)
         for (op, name, parameter, items, *_), change in zip(updates, changes):
             if change is not None:
@@ -128,7 +128,7 @@ class ParameterNorms:
             self._session.write(items)
 
     def _item(self, op: OperatorCall, tensor: Any, io: str, index: int, name: str, norm: float) -> Item:
-        """Return the record of a norm; of the whole tensor if it has NaN or Inf."""
+        """Return the record of a norm. If an input has NaN or Inf, return the record of the tensor itself."""
         if math.isfinite(norm) or io == "output":
             values = plain_values(tensor)
             assert values is not None, "its norm is known"
@@ -138,7 +138,7 @@ class ParameterNorms:
                 values.nbytes, device, op.phase, op.module, op.source,
             )  # fmt: skip
             stored = as_stored(Statistics(values.numel(), l2norm=norm))[: self._values]
-            # As JSON, like those of measured bytes.
+            # JSON, as in `MeasuredBytes.stats`.
             line.stats = msgspec.Raw(msgspec.json.encode(stored))  # type: ignore[assignment]
             item = Item(line, None)
         else:
@@ -150,7 +150,7 @@ class ParameterNorms:
 
 
 def _sampled(values: torch.Tensor) -> torch.Tensor:
-    """Return all elements of a tensor with up to `_SAMPLE` of them, else elements at equal distances."""
+    """Return all elements of a tensor that has at most `_SAMPLE`; of a larger tensor, elements at equal distances."""
     if values.numel() <= _SAMPLE:
         return values.reshape(-1)
     distance = values.numel() // _SAMPLE
@@ -161,9 +161,9 @@ def _sampled(values: torch.Tensor) -> torch.Tensor:
 
 
 def _changes(updates: Sequence[_Update]) -> list[Optional[float]]:
-    """Return the norms of the changes of the parameters, those of large ones estimated from their samples.
+    """Return the norms of the changes of the parameters. Norms of large parameters are estimated from their samples.
 
-    None for a parameter with another number of elements than before: some wrappers divide parameters over ranks anew.
+    The norm is None if the number of elements of a parameter has changed: some wrappers divide parameters among ranks.
     """
     changes: list[Optional[float]] = [None] * len(updates)
     differences: dict[int, torch.Tensor] = {}
@@ -178,7 +178,7 @@ def _changes(updates: Sequence[_Update]) -> list[Optional[float]]:
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> list[float]:
-    """Return the L2 norms of tensors, with one copy from each device."""
+    """Return the L2 norms of tensors, with one copy to the host for each device and dtype."""
     groups: dict[Any, list[int]] = {}
     for number, tensor in enumerate(tensors):
         groups.setdefault((tensor.device, tensor.dtype), []).append(number)
@@ -199,5 +199,5 @@ def _norms_of(tensors: list[torch.Tensor], wide: torch.dtype) -> Sequence[torch.
 
 
 def _sum_type(dtype: torch.dtype) -> torch.dtype:
-    """Return the type in which elements are summed: half precision would overflow."""
+    """Return the dtype in which squares of elements are summed: a sum in half precision would overflow."""
     return torch.float64 if dtype is torch.float64 else torch.float32

@@ -23,10 +23,10 @@ with contextlib.suppress(ImportError, AttributeError):
 
 
 def work_of(result: Any) -> Any:
-    """Return the `Work` among the results of an operator of c10d, as the program sees it; None if there is none."""
+    """Return the `Work` object in the results of a c10d operator, on which the program waits; None if there is none."""
     last = result[-1] if isinstance(result, (tuple, list)) else result
     if isinstance(last, torch.ScriptObject):
-        with contextlib.suppress(Exception):  # of another class
+        with contextlib.suppress(Exception):  # the object is of another class
             return WORK.unbox(last)
     return None
 
@@ -48,8 +48,9 @@ class Collectives:
 
     def __init__(self) -> None:
         self.running: list[RunningCollective] = []
-        #: By the storage to which they write.
+        #: The running collectives by the key of the storages to which they write.
         self._writing: dict[int, list[RunningCollective]] = {}
+        #: Number of calls of `Work.wait` that have not returned.
         self._waits = 0
 
     def begin(self, operation: RunningCollective) -> None:
@@ -58,7 +59,10 @@ class Collectives:
             self._writing.setdefault(key, []).append(operation)
 
     def settle(self, tensors: list[torch.Tensor]) -> None:
-        """Record the collectives that write to these tensors. Call before an operator reads or writes them."""
+        """Record the collectives that write to these tensors. Call before an operator reads or writes the tensors.
+
+        Does nothing during a call of `Work.wait`.
+        """
         if not self.running or self._waits:
             return
         for tensor in tensors:
@@ -68,11 +72,11 @@ class Collectives:
                         self._end(operation, complete=True)
 
     def waits(self, work: Any) -> None:
-        """Call before `work.wait()`: some collectives run operators inside it that write their outputs."""
+        """Call before `work.wait()`. Some collectives run operators inside this call that write their outputs."""
         self._waits += 1
 
     def waited(self, work: Any, complete: bool) -> None:
-        """Call after `work.wait()` has returned or raised."""
+        """Call after `work.wait()` has returned or raised. complete: True to record the collective as complete."""
         self._waits = max(self._waits - 1, 0)
         if not complete:
             return
@@ -81,7 +85,7 @@ class Collectives:
                 self._end(operation, complete=True)
 
     def end_step(self) -> None:
-        """Record the remaining collectives, as complete or not."""
+        """Record the remaining collectives, each as complete or as incomplete."""
         for operation in list(self.running):
             self._end(operation, complete=operation.work is not None and bool(operation.work.is_completed()))
 
@@ -92,7 +96,7 @@ class Collectives:
 
     def _end(self, operation: RunningCollective, *, complete: bool) -> None:
         if operation not in self.running:
-            return  # recorded in the meantime
+            return  # it was recorded in the meantime
         self.running.remove(operation)
         for key in _storages(operation):
             self._writing[key].remove(operation)

@@ -1,4 +1,4 @@
-"""Number the collective calls of each process group: ranks of a run are matched by these numbers."""
+"""Number the collective calls of each process group, so that the calls of different ranks can be matched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["GroupCalls", "Reductions", "kind_of_collective"]
 _C10D: Any = None
 with contextlib.suppress(ImportError, AttributeError):
     _C10D = torch._C._distributed_c10d
-#: Operators of c10d and functional collectives, without leading and trailing underscores.
+#: `CollectiveCall.kind` by the name of an operator of c10d, or of a functional collective, without leading and trailing
+#: underscores.
 _KINDS = {
     **dict.fromkeys(("allreduce", "all_reduce", "allreduce_coalesced", "all_reduce_coalesced"), "all_reduce"),
     **dict.fromkeys(
@@ -50,9 +51,10 @@ def kind_of_collective(namespace: str, base: str) -> str:
 
 
 class Reductions:
-    """A context that tracks the operation of reductions, because dispatch modes get an opaque object for it.
+    """A context that notes the operation (such as sum or max) of each reduction that the program starts.
 
-    The operation of reductions that PyTorch starts itself, such as in DistributedDataParallel, stays unknown.
+    It is needed because dispatch modes get only an opaque object for the operation. The operation stays unknown if
+    PyTorch starts the reduction itself, as in DistributedDataParallel.
     """
 
     def __init__(self, guard: Callable[..., Any]) -> None:

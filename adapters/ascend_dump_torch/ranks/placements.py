@@ -1,4 +1,4 @@
-"""Track the placements of DTensors: noted when a DTensor is decomposed or created."""
+"""Track the placements of DTensors. They are noted when an operator reads or returns a DTensor."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class Placements:
     """The placements of the local tensors seen in a step."""
 
     def __init__(self) -> None:
-        #: By the id of the local tensor; the reference shows that the id was not reused.
+        #: The placements by the id of the local tensor. The weak reference shows whether the id was reused.
         self._of: dict[int, tuple[weakref.ref[torch.Tensor], Placement]] = {}
-        #: By (id of the mesh, placements, shape of the whole tensor); the value keeps the mesh alive.
+        #: The placements by (id of the mesh, placements in PyTorch's form, shape of the whole tensor). The value keeps
+        #: the mesh alive, so that its id is not reused.
         self._by_spec: dict[Any, tuple[Any, Placement]] = {}
 
     def clear(self) -> None:

@@ -17,7 +17,7 @@ _MOST_FINDINGS = 5
 _COLUMNS = 240
 #: Maximum number of bytes read from the dump: the output of a notebook cell has to appear at once.
 _MOST_READ = 64 << 20
-#: Height of the bars, and of the band with the colours of the states below them.
+#: Maximum height of the bars, and height of the band below them, which shows the states as colours.
 _HEIGHT, _RIBBON = 48, 6
 _COLOURS = {
     "noise": "#86b7d9",
@@ -35,7 +35,7 @@ _FORWARD, _BACKWARD, _OTHER = "#0072b2", "#e69f00", "#7f8b98"
 
 def compact(content: PageContent) -> str:
     """Return the page as HTML for the output of a notebook cell."""
-    # The strip shows errors of a comparison, which need no statistics; without a comparison it shows magnitudes.
+    # Of a comparison the strip shows the errors, so no statistics are needed. Of a single dump it shows magnitudes.
     most_read = 0 if content.compared else _MOST_READ
     table = RowTable(content.rows, [finding.record for finding in content.findings], most_read=most_read)
     counts = Counter[int]()
@@ -59,7 +59,7 @@ def _item(title: str, lines: dict[str, str]) -> str:
 
 
 def _strip(table: RowTable, compared: bool) -> str:
-    """Return the strip as SVG. A column shows the largest value and the worst state of the rows it covers."""
+    """Return the strip as SVG. Each column shows the largest value, and the worst state, of some neighbouring rows."""
     rows = len(table.rows)
     if not rows:
         return ""
@@ -68,6 +68,7 @@ def _strip(table: RowTable, compared: bool) -> str:
     heights = [max((_height(table, row, compared) for row in column), default=0.0) for column in columns]
     logarithms = [math.log10(height) for height in heights if 0 < height < math.inf]
     low, high = (min(logarithms), max(logarithms)) if logarithms else (0.0, 1.0)
+    # The axis has at most 12 decades, and at least 1. The smallest value gets half a decade of height.
     low, high = max(low, high - 12) - 0.5, max(high, low + 1)
     parts = []
     for index, (column, height) in enumerate(zip(columns, heights)):

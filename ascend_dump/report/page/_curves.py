@@ -135,7 +135,7 @@ class _Scale:
 def _thinned(steps: Sequence[int], values: Sequence[float], kept: set[object]) -> tuple[Sequence[int], Sequence[float]]:
     """Reduce the points to about `MOST_POINTS`: of each group of neighbours keep the smallest and the largest value.
 
-    kept: steps that are kept in preference to them
+    kept: steps that are kept in preference to the smallest and the largest value
     """
     if len(steps) <= MOST_POINTS:
         return steps, values

@@ -17,7 +17,7 @@ __all__ = ["MOST_DETAILS", "details_of", "excerpts_of"]
 
 #: Maximum number of rows with histograms and heat maps.
 MOST_DETAILS = 200
-#: Maximum number of bytes of tensors that are read for them.
+#: Maximum number of bytes of tensors that are read for histograms and heat maps.
 _MOST_READ = 1 << 30
 #: Number of source lines shown before and after a call; and maximum bytes of a source file, characters of a line, and
 #: number of files.

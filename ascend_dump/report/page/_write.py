@@ -150,6 +150,8 @@ def _worst_first(table: RowTable) -> list[int]:
         return 0.0 if error is None else float("inf") if error.nonfinite else error.rel_l2
 
     def key(number: int) -> tuple[Any, ...]:
+        # Rows that need attention come first. Among them those without an explanation come first, then the worst
+        # states, then the largest errors.
         quiet = table.state[number] <= _QUIET
         return (quiet, table.rows[number].explained, -table.state[number], -size(number) if not quiet else 0.0, number)
 
@@ -157,7 +159,7 @@ def _worst_first(table: RowTable) -> list[int]:
 
 
 def _first_finding(content: PageContent, table: RowTable) -> int:
-    """Return the least severe state to which the button "next finding" goes."""
+    """Return the index in STATES of the least severe state that the button "next finding" stops at."""
     if content.compared:
         return STATE_NUMBER["unmatched"]
     suspect = STATE_NUMBER["suspect"]

@@ -1,4 +1,4 @@
-"""The rows of a page, converted to columns: names, states, statistics of both sides, and producers."""
+"""Convert the rows of a page to columns: names, states, statistics of both sides, and producers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_ROWS = 100_000
 MOST_READ = 2 << 30
 
 STATE_NUMBER = {state.name: number for number, state in enumerate(STATES)}
-#: The worst state that needs no attention.
+#: The worst state that needs no attention. States are numbered from best to worst.
 _QUIET = STATE_NUMBER["noise"]
 _TEXTS = (
     *("name", "type", "kernel", "module", "scope", "source", "stack", "phase"),
@@ -37,9 +37,9 @@ _NUMBERS = ("step", "rank", "device", "index")
 
 
 class _StatisticsReader:
-    """A source of statistics: those recorded in the dump, or computed from at most `most_read` bytes of tensors.
+    """Returns the statistics of records. If the dump has none, it computes them from at most `most_read` bytes in all.
 
-    skipped: number of records without statistics because the limit was reached
+    skipped: number of records that have no statistics because the limit was reached
     """
 
     def __init__(self, most_read: int) -> None:
@@ -48,7 +48,7 @@ class _StatisticsReader:
         self.skipped = 0
 
     def statistics(self, record: Record) -> Optional[Statistics]:
-        """Return the statistics of a record, None if the limit is reached. Raises the errors of reading a record."""
+        """Return the statistics of a record; None if the limit does not allow reading it. Raises errors of reading."""
         statistics = record.recorded_statistics()
         if statistics is not None:
             return statistics
@@ -69,12 +69,12 @@ class _StatisticsReader:
 class RowTable:
     """The rows of a page, with the data of its columns. The lists have one entry per row.
 
-    rows        the rows that are shown
+    rows        the rows that are shown on the page
     state       index of the row's state in STATES
-    covers      number of rows of the program that are joined in the row
+    covers      number of original rows that are joined in the row, 1 if none are joined
     operator    number of the operator execution that the row belongs to, counted from 0
     producer    index of the row whose output this row reads, -1 if unknown
-    count       number of rows before rows were joined or omitted
+    count       number of rows before rows were joined or left out
     notes       sentences about what the page omits
     unreadable  label and error message of each record that could not be read
     """
@@ -87,7 +87,12 @@ class RowTable:
         most: int = MOST_ROWS,
         most_read: int = MOST_READ,
     ) -> None:
-        """Read the rows. most: maximum number of rows. most_read: see MOST_READ; operators with findings go first."""
+        """Read the rows, and the statistics of their records.
+
+        suspects   the records that a finding names
+        most       maximum number of rows
+        most_read  maximum number of bytes of tensors that are read, first for operators with findings
+        """
         self.rows: list[PageRow] = []
         self.state: list[int] = []
         self.covers: list[int] = []
@@ -128,7 +133,7 @@ class RowTable:
             self._sides[number], self.state[number] = self._read_sides(self.rows[number])
 
     def _findings_first(self) -> Iterator[int]:
-        """Yield the numbers of all rows, first those of operators with a finding."""
+        """Yield the numbers of all rows, beginning with the rows of operators that have a finding."""
         operators = {
             operator
             for row, operator in zip(self.rows, self.operator)
@@ -144,7 +149,7 @@ class RowTable:
         is_unreadable = row.state == "unreadable"
         for record in (row.actual, row.reference):
             statistics = None
-            # Not read for an equal reference: the page copies the statistics of actual.
+            # The reference is not read if it is equal: the page uses the statistics of actual for both sides.
             if record is not None and not (row.state == "equal" and sides and sides[0] is not None):
                 try:
                     statistics = None if record.error is not None else self._reader.statistics(record)
@@ -170,7 +175,7 @@ class RowTable:
         return STATE_NUMBER["non-finite" if is_nonfinite(statistics) else "nothing found"]
 
     def _shorten(self, most: int) -> None:
-        """Join neighbouring rows without a finding if there are more than `most`; then drop rows of the best states."""
+        """Reduce the rows to at most `most`: join neighbours without a finding, then drop rows with the best states."""
         if self.count <= most:
             return
         shown: list[int] = []
@@ -201,11 +206,11 @@ class RowTable:
         self._sides = [self._sides[number] for number in shown]
 
     def statistics(self, row: int) -> Optional[Statistics]:
-        """Return the statistics of the values of a row, of actual if it has two sides."""
+        """Return the statistics of the first side of a row: of actual, or of a single record."""
         return self._sides[row][0]
 
     def root_mean_square(self, row: int) -> Optional[float]:
-        """Return the root mean square of the values of a row, of actual if it has two sides."""
+        """Return the root mean square of the first side of a row: of actual, or of a single record."""
         return _statistic(self._sides[row][0], "rms")
 
     def pack(self, pack: ColumnPack) -> None:
@@ -240,7 +245,10 @@ class RowTable:
 
 
 class _Producers:
-    """The rows that produced the tensors of one step of one rank, by storage and version, or else by content."""
+    """Finds the row that produced a tensor, among the earlier rows of the same step and rank.
+
+    A tensor is found by its storage and version, or by its content if the storage is unknown.
+    """
 
     def __init__(self) -> None:
         self._step: Any = None
@@ -254,7 +262,7 @@ class _Producers:
         attrs = record.attrs
         storage, version = attrs.get("storage"), attrs.get("version")
         keys: list[tuple[Any, ...]] = [("at", storage, version)] if storage is not None and storage >= 0 else []
-        # Small tensors such as flags and counters may be equal by chance.
+        # Equal content of small tensors, such as flags and counters, proves nothing: they may be equal by chance.
         content = record.content if not keys and (record.nbytes or 0) >= 64 else None
         keys += [("content", content)] if content is not None else []
         if record.io != "input":
@@ -267,7 +275,7 @@ class _Producers:
 def _text(record: Record, name: str) -> str:
     if name == "name":
         return record.op_name or record.op_type or record.path.name
-    if name == "scope":  # in frameworks without modules, names of operators begin with a scope
+    if name == "scope":  # in frameworks without modules, it is the operator's name up to the last slash
         return record.module or record.op_name.rpartition("/")[0]
     if name == "type":
         return record.op_type

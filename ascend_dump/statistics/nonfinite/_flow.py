@@ -1,4 +1,4 @@
-"""Follow NaN and Inf through the memory of a step, from operators that produce them to those with finite results."""
+"""Follow NaN and Inf through the memory of a step, from their producers to the operators that turn them finite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Flow", "FlowEnd", "FlowTensor"]
 
 _Root = TypeVar("_Root", bound=Hashable)
 
-#: Maximum number of results that are followed in a step. A step with more NaN or Inf results is not harmless anyway.
+#: Maximum number of results that are followed in a step. If a step has more, all its roots count as left.
 _MOST = 1 << 14
 #: Operators of a gradient scaler. They leave NaN in gradients, but the scaler then skips the optimizer step, so that no
 #: operator reads these gradients.
@@ -55,7 +55,7 @@ class _Result(Generic[_Root]):
 
 
 class Flow(Generic[_Root]):
-    """Follows NaN and Inf through a step. It has to get all operators in the order of running.
+    """Follows NaN and Inf through a step. `look_at` has to be called for all operators, in the order of running.
 
     NaN and Inf end if all operators that read them have finite results, such as `nan_to_num` and `where`. NaN and Inf
     that no operator has read are left at the end of the step: they may be in a parameter, or in a number that the

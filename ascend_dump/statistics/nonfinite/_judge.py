@@ -14,7 +14,7 @@ __all__ = ["Judge", "Slot", "Wrong"]
 #: Logarithms return -Inf for 0, which is accepted: programs often replace it later (relative positions). If they do
 #: not, a later operator produces NaN or +Inf.
 _LOGARITHMS = frozenset(("log", "log2", "log10"))
-#: Maximum number of contents of masks that are stored; then all of them are dropped.
+#: Maximum number of contents of masks that are stored. If there are more, all of them are dropped.
 _MOST = 1 << 16
 
 
@@ -102,7 +102,7 @@ class Judge:
         return not positive or sum(slot.infinite for slot in parts) <= sum(_part(slot).infinite for slot in carried)
 
     def _is_known(self, slot: Slot) -> bool:
-        """Return True if a tensor has only 0 and -Inf, or if its content is that of a mask seen before."""
+        """Return True if a tensor has only 0 and -Inf, or the same content as a mask that was seen before."""
         if slot.statistics is not None and is_additive_mask(slot.statistics):
             return True
         return slot.content is not None and slot.content in self._masks
