@@ -71,7 +71,7 @@ class TokenSide:
         self.slots = [
             np.array([[numbers.get(token, -1) for token in row] for row in call.slots], np.int64) for call in calls
         ]
-        self.keys = [np.array([[numbers.get(token, -1) for token in row] for row in call.keys]) for call in calls]
+        self.keys = [_key_numbers(call, numbers) for call in calls]
         self.last = [
             np.array(
                 [next((slot for slot in range(len(row) - 1, -1, -1) if row[slot] != NO_TOKEN), 0) for row in slots]
@@ -98,6 +98,19 @@ class TokenSide:
                     known[numbers] = True
             self._known[key] = known
         return self._known[key]
+
+
+def _key_numbers(call: ModelCall, numbers: Mapping[Token, int]) -> np.ndarray:
+    """Return the number of the token of each key, [rows, keys]; -1 for other tokens, and behind the last key of a row.
+
+    In a cache with a place for each position, rows may have different numbers of keys.
+    """
+    import numpy as np
+
+    keys = np.full((call.rows, max(map(len, call.keys), default=0)), -1, np.int64)
+    for row, tokens in enumerate(call.keys):
+        keys[row, : len(tokens)] = [numbers.get(token, -1) for token in tokens]
+    return keys
 
 
 def _last_of_requests(call: ModelCall) -> list[int]:
