@@ -37,6 +37,7 @@ MORE = {
         "reading.weights._open.Weights",
         "reading.weights._tensor.WeightTensor",
     ),
+    "ascend_dump.analysis.suspects": ("analysis.suspects.repeated_steps.RepeatedStep",),
     "ascend_dump.fakes": ("fakes.device.npu.Npu", "fakes.device._faults.Faults"),
 }
 

@@ -9,7 +9,7 @@ __all__ = ["did_you_mean"]
 
 
 def did_you_mean(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return the question `did you mean 'steps'? ` with the most similar of the names; "" if none is similar.
+    """Return the question `did you mean 'steps'?` and a space, with the most similar name; "" if none is similar.
 
     cutoff: as in `difflib.get_close_matches`
     """

@@ -77,7 +77,7 @@ def combine(
 
 
 def combine_counts(table: Table, counts: np.ndarray) -> Statistics:
-    """Return the statistics of one-byte elements. Sums are exact, so mean and l2norm are rounded only once.
+    """Return the statistics of one-byte elements. Sums of integers are exact, and sums of floats are rounded once.
 
     counts: how often each of the 256 patterns (values of the byte) occurs
     """

@@ -1,4 +1,4 @@
-"""The asynchronous writer of host dumps.
+"""The asynchronous writer of dumps in ascend_dump's own format.
 
 The recording thread queues records; one writer thread hashes, deduplicates, computes
 statistics and writes. A queued tensor is not copied: its storage is kept alive, and `protect`
@@ -65,7 +65,7 @@ class HostWriter:
 
     tensors    True to write values; otherwise only the index is written
     stats      names of the `Statistics` fields to record; empty for none
-    max_bytes  limit for the bytes of tensors plus the other bytes beyond 1 MiB; without `tensors`, for the bytes of
+    max_bytes  limit for the bytes of tensors, and of those of other files that exceed 1 MiB; without `tensors`, for the bytes of
                index and statistics. Recording stops before the limit is exceeded
     steps      the number of steps that will be recorded; None if unknown. After the first one a warning is logged if
                the disk or `max_bytes` has no room for all of them
@@ -397,7 +397,7 @@ class HostWriter:
                 if self._batch:
                     self._send()
                 elif self._store.holds_steps:
-                    # The program may hang and then be killed, or only compute for long.
+                    # The program may only be computing, or may hang and be killed later.
                     self._attempt(self._store.write_held)
                 if looks and _is_left_alone():
                     self._queue.put(None)

@@ -50,7 +50,7 @@ class Effects:
     """The differences of a step.
 
     flows      the data flow of both programs
-    partners   for each side: the positions of its paired operators, with the position of the pair in the reference
+    partners   for each side: the position of each paired operator -> the position of its pair in the reference
     differing  the pairs of operators with differences, by position in the reference
     stretches  the stretches, by side (0: actual) and position of each of their operators
     """
@@ -199,7 +199,8 @@ def _last_of_parameters(flow: DataFlow) -> dict[str, Record]:
 
 
 def _last_updates(flow: DataFlow) -> set[int]:
-    """Return the identities of the last records of buffers, and of memory that is updated in place between the passes.
+    """Return the identities of the last records of buffers, and of memory that is updated in place outside of
+    the forward and the backward pass, for example by the optimizer.
 
     A buffer is memory that an operator reads before any operator of the step has written it.
     """
@@ -242,7 +243,7 @@ def _before_views(flow: DataFlow, operator: Operator, output: Record) -> Made:
 
 
 def _read_from(flow: DataFlow, reader: int, made: Made) -> list[Record]:
-    """Return the inputs of a reader that are a tensor, or a view or copy of it."""
+    """Return the inputs of a reader that are the tensor `made`, or a view or copy of it."""
     return [source.record for source in flow.sources[reader] if made in (source.maker, source.root)]
 
 

@@ -74,8 +74,8 @@ class IndexComparison(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """The worst of "equal" (all hashes are equal), "undecided" (some records have neither hashes nor statistics),
-        "structure" (ranks or records that only one run has), "different" and "unreadable"."""
+        """The worst of "equal" (all hashes are equal), "undecided" (hashes and statistics prove some records neither
+        equal nor different), "structure" (ranks or records that only one run has), "different" and "unreadable"."""
         for column, verdict in (("unreadable", "unreadable"), ("unequal", "different"), ("alone", "structure")):
             if self.ranks[column].sum():
                 return verdict
@@ -108,9 +108,10 @@ def compare_indexes(
     executor, work, watch  as for `map_ranks`
 
     Records are paired by their order if names agree, else by step, operator, input or output, and index. Two records
-    are equal if the stored bytes have the same hash and the records have the same type, shape, offset and strides in
-    them. Two records differ if their types or shapes differ, if the hashes differ and cover the bytes of the tensors
-    and no others, or else if a statistic that both have differs. If a rank has a step in several runs, the first of
+    are equal if their stored bytes have the same hash, and both tensors have the same type, shape, offset and strides
+    within these bytes. Two records with hashes differ if their types or shapes differ, or if each hash covers exactly
+    the bytes of its tensor and the hashes differ. Any two records differ if a statistic that both have differs; of
+    different views of their bytes, mean and l2norm do not count. If a rank has a step in several runs, the first of
     them in actual is compared with the first in the reference, the second with the second, and so on.
 
     Raises DumpNotFound for a directory without ranks, or if the directories have no rank in common; ConfigError for a

@@ -277,8 +277,8 @@ def _with_effects(timed: _TimedOrigin, received: Sequence[_TimedOrigin], times: 
 def _points_of(origins: Sequence[Origin], pairs: Pairs) -> dict[Hashable, Point]:
     """Return the times of the operators of origins.
 
-    An operator that only the reference runs has no time in actual. It gets the time after the operator before it that
-    both sides run.
+    An operator that only the reference runs has no time in actual. It gets the time right after the last operator
+    before it that actual ran on this rank.
     """
     recorded = [(origin.pair, point_of(origin.pair.record)) for origin in origins]
     points = {record_key(pair.record): point for pair, point in recorded if point is not None}
