@@ -359,7 +359,7 @@ def _made_of(whole: Whole) -> str:
             add(name, *stored)
         return digest.hexdigest()
     for path in graphs_beside(whole.root):
-        add(path, *_state(os.stat(path)))
+        add(os.path.realpath(path), *_state(os.stat(path)))
     stack = [os.fspath(whole.root)]
     while stack:
         try:

@@ -344,20 +344,22 @@ def test_lost_records_of_a_large_dump_are_counted_by_its_catalog(
 ) -> None:
     pytest.importorskip("polars")
     monkeypatch.setattr("ascend_dump.reading._catalog_cache._WORTH_KEEPING", 0)
-    model = net()
-    with ascend_dump.capture(model, path=tmp_path, quiet=True) as cap:
+    # A graph beside the dump belongs to its catalog, by whatever path the dump is opened.
+    (tmp_path / "ge_proto_00000000_graph_1_Build.txt").write_text('graph {\n  name: "g"\n}\n')
+    root, model = tmp_path / "dumps", net()
+    with ascend_dump.capture(model, path=root, quiet=True) as cap:
         train(model, 2)
-    ascend_dump.open(tmp_path).catalog().collect()
+    ascend_dump.open(root).catalog().collect()
     index = next(cap.path.rglob("1/index.jsonl"))
     lines = index.read_bytes().splitlines(keepends=True)
     index.write_bytes(b"".join(lines[:-2]))
-    dump = ascend_dump.open(tmp_path)
+    dump = ascend_dump.open(root)
     read = dump.lost_records()
     assert [(one.run, one.written - one.found) for one in read] == [(cap.path, 2)]
     dump.catalog().collect()
     monkeypatch.setattr("ascend_dump.reading._runs.open_regular", None)  # no index is read again
-    monkeypatch.chdir(tmp_path)
-    for path in (tmp_path, Path(), Path("..", tmp_path.name)):
+    monkeypatch.chdir(root)
+    for path in (root, Path(), Path("..", root.name)):
         assert [one.found for one in ascend_dump.open(path).lost_records()] == [one.found for one in read]
 
 
