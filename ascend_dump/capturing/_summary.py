@@ -141,12 +141,10 @@ def _notes(
     if request.keep is not None and tally is not None and tally.begun > tally.steps >= (1 if spread else request.keep):
         kept = f"{tally.steps}, spread over them" if spread else f"the last {tally.steps}"
         yield f"recorded {counted(tally.begun, 'step')}, kept {kept} (keep={request.keep})"
-    held = sum(part.tally.held for part in parts if part.tally is not None)
-    if held:
-        yield (
-            f"the last steps were in memory, up to {counted(held, 'record')} (about {size(held * RECORD_BYTES)}), and "
-            f"were written every {EVERY:.0f} s and at the end"
-        )
+    in_memory = sum(part.tally.in_memory for part in parts if part.tally is not None)
+    if in_memory:
+        memory = f"{counted(in_memory, 'record')} (about {size(in_memory * RECORD_BYTES)})"
+        yield (f"the last steps were in memory, up to {memory}, and were written every {EVERY:.0f} s and at the end")
     if tally is not None and tally.limit is not None:
         yield (
             f"default size limit {size(tally.limit)} (10 % of the free space), because neither a last step, keep= nor "

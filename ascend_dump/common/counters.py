@@ -12,14 +12,14 @@ class Tally(NamedTuple):
     """The counters of a capture.
 
     steps, operators, records  numbers on disk; only steps with records are counted
-    seen      bytes of the tensors of all records, including records that `keep=` removed. Fewer bytes are on disk,
-              because each distinct tensor is stored once
-    begun     number of recorded steps, including removed steps and steps without records
-    took      duration of these steps in seconds, including the recording; None: not measured
-    cost      seconds of recording in these steps; None: not measured
-    limit     the default limit of bytes on disk; None: the user has set a limit, or bytes are not counted
-    cut       True if the capture stopped before an optimizer ended the last step (`options={"step": "optimizer"}`)
-    held      the most records in memory at a time, of steps that were not written yet (`keep=` without tensors)
+    seen       bytes of the tensors of all records, including records that `keep=` removed. Fewer bytes are on disk,
+               because each distinct tensor is stored once
+    begun      number of recorded steps, including removed steps and steps without records
+    took       duration of these steps in seconds, including the recording; None: not measured
+    cost       seconds of recording in these steps; None: not measured
+    limit      the default limit of bytes on disk; None: the user has set a limit, or bytes are not counted
+    cut        True if the capture stopped before an optimizer ended the last step (`options={"step": "optimizer"}`)
+    in_memory  the most records in memory at a time, of steps that were not written yet (`keep=` without tensors)
     """
 
     steps: int
@@ -31,7 +31,7 @@ class Tally(NamedTuple):
     cost: Optional[float] = None
     limit: Optional[int] = None
     cut: bool = False
-    held: int = 0
+    in_memory: int = 0
 
     @classmethod
     def of_all(cls, tallies: Iterable[Tally]) -> Tally:
@@ -39,8 +39,8 @@ class Tally(NamedTuple):
 
         `limit` is that of the first one.
 
-        >>> Tally.of_all([Tally(1, 4, 9, 100, 1), Tally(2, 5, 12, 50, 2)])
-        Tally(steps=3, operators=9, records=21, seen=150, begun=3, took=None, cost=None, limit=None, cut=False, held=0)
+        >>> Tally.of_all([Tally(1, 4, 9, 100, 1), Tally(2, 5, 12, 50, 2)])[:5]
+        (3, 9, 21, 150, 3)
         """
         each = list(tallies)
         return cls(
@@ -53,7 +53,7 @@ class Tally(NamedTuple):
             cost=_sum([tally.cost for tally in each]),
             limit=each[0].limit if each else None,
             cut=any(tally.cut for tally in each),
-            held=sum(tally.held for tally in each),
+            in_memory=sum(tally.in_memory for tally in each),
         )
 
 

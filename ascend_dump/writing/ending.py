@@ -86,7 +86,7 @@ class NonfiniteWatch:
             return None
         end = self._flow.end()
         self.harmless.update(root.operator for root in end.ended)
-        return end.left[0] if end.left else None
+        return end.remaining[0] if end.remaining else None
 
     def _of_operator(self, items: list[Item]) -> Optional[Ended]:
         outputs = [item for item in items if item.line.io == "output"]

@@ -168,7 +168,7 @@ class HostWriter:
     def tally(self) -> Tally:
         """Return the counts of the recorded steps and records; exact after `close` has returned."""
         steps, operators, records = self._store.on_disk()
-        return Tally(steps, operators, records, self.logical_bytes, self._begun, held=self._store.most_held)
+        return Tally(steps, operators, records, self.logical_bytes, self._begun, in_memory=self._store.most_held)
 
     @property
     def tensor_bytes(self) -> int:

@@ -93,7 +93,7 @@ def test_the_memory_of_a_recorder_is_told(tmp_path: Path, caplog: pytest.LogCapt
     assert len(cap.dump()) <= int(found[1]) <= 1.6 * len(cap.dump())
     assert float(found[2]) == round(int(found[1]) * 0.9, 1)
     tally = json.loads((cap.path / "manifest.json").read_text())["tally"]
-    assert tally["held"] == int(found[1])
+    assert tally["in_memory"] == int(found[1])
 
 
 @pytest.mark.parametrize("settings", [{"keep": 2}, {"data": "stats"}], ids=str)

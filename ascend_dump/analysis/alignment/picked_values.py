@@ -22,25 +22,27 @@ def picking_operators(operators: Sequence[Operator]) -> set[int]:
 
     Operators inside of modules are never returned.
     """
-    found: set[int] = set()
-    used: set[int] = set()
+    picking: set[int] = set()
+    storages_read: set[int] = set()
     for operator in reversed(operators):
         storages = [memory[0] for record in operator.outputs if (memory := storage_of(record)) is not None]
-        if not operator.module and moves_elements(operator.op_type) and storages and used.isdisjoint(storages):
-            found.add(id(operator))
+        if not operator.module and moves_elements(operator.op_type) and storages and storages_read.isdisjoint(storages):
+            picking.add(id(operator))
         elif operator.module or computes_floats(operator):
-            used.update(memory[0] for record in operator.inputs if (memory := storage_of(record)) is not None)
-    return found
+            storages_read.update(memory[0] for record in operator.inputs if (memory := storage_of(record)) is not None)
+    return picking
 
 
-def unchanging_operators(operators: Sequence[Operator], others: Sequence[Operator]) -> set[int]:
+def unchanging_operators(operators: Sequence[Operator], operators_of_other_side: Sequence[Operator]) -> set[int]:
     """Return the `id` of each operator whose output has the bytes of its input, such as a multiplication by 1.
 
     An operator is not returned if the other side has one of its class in this module that does change its input.
-
-    others: the operators of the other side
     """
-    changing = {_class_in_module(other) for other in others if computes_floats(other) and not _is_unchanging(other)}
+    changing = {
+        _class_in_module(operator)
+        for operator in operators_of_other_side
+        if computes_floats(operator) and not _is_unchanging(operator)
+    }
     return {
         id(operator)
         for operator in operators

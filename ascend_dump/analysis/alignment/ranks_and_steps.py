@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Optional
 
+from ascend_dump.analysis.alignment.rank_tensors import RanksOfSide
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts
 from ascend_dump.analysis.alignment.shards import NO_LAYOUTS, Portion, Portions, hold_parts
 from ascend_dump.analysis.operators.operator import Operator, operators
@@ -122,12 +123,8 @@ class RankGroup(NamedTuple):
             return operators_in(self.batches.get((self.numbers[index], step), []), self.made_of)
 
         return Portions(
-            parts,
-            operators_of,
-            self.numbers,
-            position,
+            RanksOfSide(parts, operators_of, self.numbers, position, self.layouts),
             of_actual=self.of_actual,
-            layouts=self.layouts,
             counterpart=counterpart,
             over_ranks=self.over_ranks,
         )

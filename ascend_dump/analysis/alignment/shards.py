@@ -9,7 +9,7 @@ split: the nearest one is taken, and its difference is judged like any other dif
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -68,30 +68,22 @@ class _KnownArray:
 class Portions:
     """Finds which part of a tensor of the other side one of several ranks has.
 
-    operators     the operators of that rank
-    operators_of  returns the operators of a rank by its position; called only if something differs
-    numbers       the numbers of all ranks
-    position      the position of that rank among them
+    ranks         all ranks of the side with parts, and the position of that one
     of_actual     True if the side with several ranks is actual
-    layouts       the layouts that the user gave
     counterpart   the ranks of the other side, if it has several, but fewer, ranks too
     over_ranks    sums and means over ranks of earlier steps; those of this step are added
     """
 
     def __init__(
         self,
-        operators: Sequence[Operator],
-        operators_of: Callable[[int], list[Operator]],
-        numbers: Sequence[Optional[int]],
-        position: int,
+        ranks: RanksOfSide,
         *,
         of_actual: bool,
-        layouts: ShardLayouts = NO_LAYOUTS,
         counterpart: Optional[Portions] = None,
         over_ranks: Optional[dict[Any, Portion]] = None,
     ) -> None:
         self._of_actual = of_actual
-        self._ranks = RanksOfSide(operators, operators_of, numbers, position, layouts)
+        self._ranks = ranks
         self._counterpart = counterpart
         #: Sums and means over several ranks, by the contents of the tensor of the rank and of the whole.
         self._over_ranks: dict[Any, Portion] = {} if over_ranks is None else over_ranks

@@ -36,11 +36,11 @@ class FlowTensor(NamedTuple):
 class FlowEnd(Generic[_Root]):
     """The roots of a step, in the order of running. Roots are the operators that produced NaN or Inf.
 
-    left   the roots with NaN or Inf that still exists at the end of the step
-    ended  all other roots: operators with finite results consumed their NaN or Inf
+    remaining  the roots with NaN or Inf that still exists at the end of the step
+    ended      all other roots: operators with finite results consumed their NaN or Inf
     """
 
-    left: tuple[_Root, ...]
+    remaining: tuple[_Root, ...]
     ended: tuple[_Root, ...]
 
 
@@ -81,12 +81,12 @@ class Flow(Generic[_Root]):
               for an operator that creates a mask: it never becomes a root
         """
         read = [result for tensor in inputs if tensor.nonfinite for result in self._overlapping(tensor)]
-        made = [tensor for tensor in outputs if tensor.nonfinite]
+        nonfinite = [tensor for tensor in outputs if tensor.nonfinite]
         roots: frozenset[_Root] = frozenset().union(*(result.roots for result in read))
-        if made and not roots and root is not None:
+        if nonfinite and not roots and root is not None:
             roots = frozenset((root,))
             self._roots.setdefault(root)
-        if made or any(tensor.floating for tensor in outputs):
+        if nonfinite or any(tensor.floating for tensor in outputs):
             for result in read:
                 result.is_read = True
         elif not outputs:
@@ -94,17 +94,17 @@ class Flow(Generic[_Root]):
                 result.is_seen = True
         if self._count:
             self._forget_overwritten([tensor for tensor in outputs if not tensor.nonfinite])
-        if made and roots:
+        if nonfinite and roots:
             is_refused = op_type.rpartition("::")[2].partition(".")[0] in _REFUSING
-            for tensor in made:
+            for tensor in nonfinite:
                 address = None if tensor.memory is None else tensor.memory[0]
                 self._results.setdefault(address, []).append(_Result(tensor, roots, is_read=is_refused))
-            self._count += len(made)
+            self._count += len(nonfinite)
         return roots
 
     def end(self) -> FlowEnd[_Root]:
         """Return the roots of the step, and begin the next step."""
-        left = {
+        remaining = {
             root
             for results in self._results.values()
             for result in results
@@ -112,9 +112,10 @@ class Flow(Generic[_Root]):
             for root in result.roots
         }
         if self._count > _MOST:
-            left.update(self._roots)
+            remaining.update(self._roots)
         end = FlowEnd(
-            tuple(root for root in self._roots if root in left), tuple(root for root in self._roots if root not in left)
+            tuple(root for root in self._roots if root in remaining),
+            tuple(root for root in self._roots if root not in remaining),
         )
         self._results, self._count, self._roots = {}, 0, {}
         return end
@@ -134,10 +135,10 @@ class Flow(Generic[_Root]):
 
 def _shared(result: _Result[Any], tensor: FlowTensor) -> tuple[int, int]:
     """Return (number of bytes that a result shares with a tensor, size of the result); (0, 1) if they share none."""
-    mine, other = result.tensor.memory, tensor.memory
-    if mine is None or other is None or result.tensor.storage != tensor.storage:
+    mine, memory = result.tensor.memory, tensor.memory
+    if mine is None or memory is None or result.tensor.storage != tensor.storage:
         return 0, 1
-    return max(min(mine[2], other[2]) - max(mine[1], other[1]), 0), mine[2] - mine[1]
+    return max(min(mine[2], memory[2]) - max(mine[1], memory[1]), 0), mine[2] - mine[1]
 
 
 def _is_covered(result: _Result[Any], tensor: FlowTensor) -> bool:

@@ -8,9 +8,6 @@ A name is a way of training, `ddp`, `fsdp`, `tp` or `pipeline`, and after a dot 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import os
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +15,8 @@ from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from networks import Block, Net
+from scenarios import start
 from torch import nn
 from torch._C._distributed_c10d import _create_work_from_future
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -257,19 +254,11 @@ SCENARIOS = {
 }
 
 
-def main(rank: int, directory: str, names: list[str]) -> None:
-    torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank))
-    store = dist.FileStore(f"{directory}/store", RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=datetime.timedelta(seconds=60))
-    for name in names:
-        kind, _, fault = name.partition(".")
-        torch.manual_seed(0)
-        with faulty_kernel(fault):
-            SCENARIOS[kind](fault, Path(directory, name))
-        dist.barrier()
-    dist.destroy_process_group()
+def run(name: str, directory: Path) -> None:
+    kind, _, fault = name.partition(".")
+    with faulty_kernel(fault):
+        SCENARIOS[kind](fault, directory)
 
 
 if __name__ == "__main__":
-    mp.start_processes(main, (sys.argv[1], sys.argv[2:]), nprocs=RANKS, start_method="fork")
+    start(RANKS, run)

@@ -7,15 +7,12 @@ A name is a kind of parallelism, such as `data`, and after a dot the way in whic
 
 from __future__ import annotations
 
-import datetime
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from scenarios import start
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn.functional import all_to_all_single
@@ -193,18 +190,10 @@ def tensor(ways: str, path: Path) -> None:
 SCENARIOS = {"data": data, "experts": experts, "shards": shards, "tensor": tensor}
 
 
-def main(rank: int, directory: str, names: list[str]) -> None:
-    torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank))
-    store = dist.FileStore(f"{directory}/store", RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=datetime.timedelta(seconds=60))
-    for name in names:
-        kind, _, ways = name.partition(".")
-        torch.manual_seed(0)
-        SCENARIOS[kind](ways, Path(directory, name))
-        dist.barrier()
-    dist.destroy_process_group()
+def run(name: str, directory: Path) -> None:
+    kind, _, ways = name.partition(".")
+    SCENARIOS[kind](ways, directory)
 
 
 if __name__ == "__main__":
-    mp.start_processes(main, (sys.argv[1], sys.argv[2:]), nprocs=RANKS, start_method="fork")
+    start(RANKS, run)
