@@ -118,7 +118,7 @@ class TestProcesses:
         model = net().eval()
 
         def is_true(cap: Any, results: dict[int, Any]) -> bool:
-            """Whether the last outputs of these steps are recorded with the statistics that they have."""
+            """Check that the last outputs of these steps are recorded with the statistics that they have."""
             for step, result in results.items():
                 *_, last = cap.dump().select("3/addmm_0", step=step, io="output")
                 found = last.statistics()

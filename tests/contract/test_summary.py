@@ -1,4 +1,4 @@
-"""What a run says at its end, on every road."""
+"""The summary of a run at its end, however it was started."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train(model: Any, steps: int) -> None:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was said without a warning, but for the compiler of the statistics, which comes once on a machine."""
+    """Return the summary. Fails for a warning, except that of the compiler of statistics, which comes once on a machine."""
     told = [record.getMessage() for record in caplog.records if record.levelno < logging.WARNING]
     return [text for text in told if not text.startswith("compiling")]
 
@@ -252,7 +252,7 @@ with ascend_dump.capture(model, path="dumps", **json.loads(sys.argv[1])):
 
 
 def launch(directory: Path, settings: str, ranks: int = 3, runs: int = 3) -> list[str]:
-    """What each rank of a run says, so many of which record."""
+    """Run a program on several ranks, some of which record, and return the summary of each."""
     program = directory / "train.py"
     program.write_text(textwrap.dedent(RANKS))
     children = []

@@ -102,7 +102,7 @@ def packed_training(path: Path, model: Any, sequences: list[Any]) -> Path:
 
 
 def test_generate_with_a_static_cache_and_packed_training(tmp_path: Path) -> None:
-    """What the programs pick of the logits, and the length of the cache, are no differences; another eps is."""
+    """Logits that programs pick, and the length of a cache, are no differences; another eps is one."""
     model = model_of("llama")
     prompts = [torch.randint(1, 64, (length,)) for length in (7, 5)]
     sequences = generated(tmp_path / "rollout", model, prompts)

@@ -474,7 +474,7 @@ def test_indices_that_differ_later_are_not_made_by_a_part_that_views_them(tmp_pa
 
 
 def test_a_sum_with_another_number_of_axes_of_length_one_agrees(tmp_path: Path) -> None:
-    """What leaves the part is read as a view of one shape. The terms cancel: both results are rounding alone."""
+    """The result of the part is read as a view of one shape. The terms cancel: both results are rounding alone."""
 
     class Total(nn.Module):
         at_once = True

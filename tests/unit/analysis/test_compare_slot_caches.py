@@ -65,11 +65,12 @@ def engine(path: Path, network: Any, sequences: list[Any], new: int = 3) -> Path
     ids = padded([sequence[:-new] for sequence in sequences])
     caches = torch.zeros(len(network.blocks), 2, len(sequences), ROOM, SIZE)
     with torch.no_grad(), ascend_dump.capture(network, path=path, steps="0-9"):
-        network(ids, torch.arange(ids.shape[1]).expand(ids.shape), caches)
+        logits = network(ids, torch.arange(ids.shape[1]).expand(ids.shape), caches)
+        _kept = [logits[row, slot].clone() for slot in range(ids.shape[1]) for row in range(len(ids))]
         for n in range(-new, 0):
             positions = torch.tensor([[len(sequence) + n] for sequence in sequences])
             logits = network(torch.stack([sequence[n] for sequence in sequences])[:, None], positions, caches)
-            _next = logits[:, -1].clone()
+            _kept = [logits[row, 0].clone() for row in range(len(sequences))]
     return path
 
 
@@ -90,6 +91,7 @@ def test_a_right_engine(lengths: tuple[int, ...], tmp_path: Path) -> None:
     assert comparison.origins == ()
     assert comparison.verdict in ("equal", "noise"), comparison.counts
     assert f"{sum(lengths)} tokens of 3 requests" in comparison.aligned[-1]
+    assert "that change nothing, such as a factor of 1" in comparison.aligned[-1]
 
 
 def test_another_factor_is_an_origin(tmp_path: Path) -> None:

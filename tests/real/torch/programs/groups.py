@@ -121,7 +121,7 @@ def faulty_kernel(fault: str) -> Iterator[None]:
 
 
 def ddp(fault: str, path: Path) -> None:
-    """Of its own: `weight` (rank 2's, from step 1 on)."""
+    """Fault of this way: `weight` (rank 2's, from step 1 on)."""
     inner = Net(WIDTH)
     model = DistributedDataParallel(inner)
 
@@ -153,7 +153,7 @@ def split_over(mesh: DeviceMesh) -> Net:
 
 
 def tp(fault: str, path: Path) -> None:
-    """Of its own: `data` (rank 3 sees other data)."""
+    """Fault of this way: `data` (rank 3 sees other data)."""
     mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
     model = split_over(mesh)
     with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
@@ -171,7 +171,7 @@ def mesh(fault: str, path: Path) -> None:
 
 
 def two(fault: str, path: Path) -> None:
-    """What `tp` does, on ranks 0 and 1 alone."""
+    """Train as `tp` does, on ranks 0 and 1 alone."""
     pair = DeviceMesh("cpu", torch.arange(2), mesh_dim_names=("tp",))  # all ranks make its group
     if dist.get_rank() > 1:
         return
@@ -183,7 +183,7 @@ def two(fault: str, path: Path) -> None:
 
 
 def whole(fault: str, path: Path) -> None:
-    """What `tp` does, on rank 0 alone and in one piece: its reference."""
+    """Train as `tp` does, on rank 0 alone and in one piece: its reference."""
     if dist.get_rank() == 0:
         with ascend_dump.capture(model := Net(WIDTH), path=path, steps="0-1", ranks="0", strict=True, quiet=True):
             train(model, 0)
