@@ -34,7 +34,7 @@ def train(model: Any, steps: int) -> None:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the summary. Fails for a warning, except that of the compiler of statistics, which comes once on a machine."""
+    """Return the messages below warnings, without those of the compiler of statistics: they come once on a machine."""
     told = [record.getMessage() for record in caplog.records if record.levelno < logging.WARNING]
     return [text for text in told if not text.startswith("compiling")]
 
