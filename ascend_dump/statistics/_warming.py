@@ -60,7 +60,6 @@ def _forget_in_child() -> None:
     global _lock, _thread
     _lock = threading.Lock()
     _thread = None
-    _requested.difference_update(_queue)
     _requested.clear()
     _queue.clear()
 

@@ -140,10 +140,16 @@ def read_part(path: _Path, start: int, size: int) -> bytes:
     if isinstance(path, StoredPath):
         return read_range(str(path), start, min(start + size, path.stat().st_size))
     descriptor = open_descriptor(path)
+    blocks = []
     try:
-        return os.pread(descriptor, size, start)
+        # Linux returns at most 2,147,479,552 bytes from one call.
+        while size > 0 and (block := os.pread(descriptor, size, start)):
+            blocks.append(block)
+            start += len(block)
+            size -= len(block)
     finally:
         os.close(descriptor)
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
 
 def is_there(path: Path) -> bool:

@@ -69,7 +69,7 @@ class CommandOutput:
 
     def _search(self, number: int, line: bytes) -> None:
         # Progress bars rewrite their line after a carriage return, so only the last version counts.
-        text = line[-_LONGEST:].rsplit(b"\r")[-1].decode("utf-8", "replace").strip()
+        text = line[-_LONGEST:].rstrip(b"\r").rsplit(b"\r")[-1].decode("utf-8", "replace").strip()
         if number == 1 and text:
             self.last_error = text if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}…"
         if not self.nan_line and _NAN.search(line[-_LONGEST:]):

@@ -18,6 +18,7 @@ from ascend_dump.storage.files import (
     NotRegularFile,
     open_descriptor,
     open_regular,
+    read_part,
     read_regular,
     read_small,
     regular_status,
@@ -149,3 +150,13 @@ def reads_a_file(call: ast.Call) -> bool:
         return False
     mode = call.args[1] if len(call.args) > 1 else None
     return mode is None or (isinstance(mode, ast.Constant) and str(mode.value).startswith("r"))
+
+
+def test_a_part_is_read_whole_where_the_system_returns_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(100)))
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, start: pread(descriptor, min(size, 7), start))
+    assert read_part(path, 10, 50) == bytes(range(10, 60))
+    assert read_part(path, 90, 50) == bytes(range(90, 100))
+    assert read_part(path, 200, 50) == b""

@@ -328,8 +328,6 @@ class _Search:
         self._ignored = ignored
         self.is_ignored = False
         self._sources: dict[_Node, list[tuple[int, SymptomSource]]] = {}
-        #: By operator, the one that reads its result on the way to the symptom.
-        self._reader: dict[_Node, _Node] = {}
         self.source: SymptomSource
         self.is_of_constants = False
 

@@ -34,6 +34,13 @@ def test_words_with_nan_are_no_numbers(tmp_path: Path, line: str) -> None:
     assert (output.nan_line, output.last_error) == ("", line)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_the_last_error_is_the_last_version_of_its_line(tmp_path: Path, end: str) -> None:
+    with CommandOutput(tmp_path, None) as output:
+        output.files[1].write(f"10 %\rRuntimeError: broken{end}".encode())
+    assert output.last_error == "RuntimeError: broken"
+
+
 def test_output_is_passed_on_once_and_as_it_is(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     with CommandOutput(tmp_path, (writing, writing)) as output:
