@@ -145,7 +145,7 @@ def unstorable(tensor: torch.Tensor) -> str:
 
 
 def quantization(tensor: torch.Tensor) -> dict[str, Any]:
-    """Return the quantization parameters of a quantized tensor: scheme, scale, zero point, and axis per channel."""
+    """Return the quantization parameters of a quantized tensor: scheme, scale and zero point; per channel also axis."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return {"scheme": "per_tensor", "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
     return {

@@ -507,7 +507,7 @@ class PendingOperator(BegunCall, eq=False):
 
 
 def outputs_of(schema: Schema, result: Any) -> tuple[list[torch.Tensor], list[str]]:
-    """Return the tensors that an operator has returned, and their names. Without names in the schema these are []."""
+    """Return the tensors that an operator has returned, and their names; no names if the schema has none."""
     outputs: list[torch.Tensor] = []
     names: list[str] = []
     if schema.returns:

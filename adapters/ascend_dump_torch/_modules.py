@@ -81,8 +81,8 @@ class _ModuleCall(msgspec.Struct, eq=False):
     def is_complete(self) -> bool:
         """True if its backward pass has ended.
 
-        That is when the gradients of all inputs have arrived. Outputs that nothing uses never get a gradient, so those
-        of outputs count only if it waits for no input.
+        The pass ends when the gradients of all inputs have arrived. An output that nothing uses never gets a gradient,
+        so gradients of outputs count only if the call waits for no gradient of an input.
         """
         return self.backward is not None and not (self.missing_inputs if self.inputs else self.missing_outputs)
 
@@ -367,10 +367,7 @@ class ModuleRecorder:
             call.outer.inside.append(call)  # missing in a second backward pass through the same graph
 
     def _settle_outputs(self, call: _ModuleCall) -> None:
-        """Settle the outputs of a call whose backward pass has ended: if they have no gradient, none will arrive.
-
-        No call waits for these gradients any more.
-        """
+        """Stop waiting for gradients of outputs of a call if its backward pass has ended: none will arrive any more."""
         if not call.is_complete:
             return
         for watched in call.watched_outputs:

@@ -1,9 +1,10 @@
 """`graft=`: replace tensors of the running program by values that another dump recorded.
 
 If a later difference disappears, the operator of the replaced output is its cause. An output is replaced by copying the
-value into its memory before the next operator reads it. An input is replaced by another tensor in this call only:
-other readers of its memory still get the program's value. The input of a view, such as a parameter that is transposed,
-is replaced in its memory, because the view shows that memory. So later readers of the memory get the value too.
+value into its memory before the next operator reads it. An input is replaced by another tensor in the call of this
+operator only: other readers of the input's memory still get the program's value. The input of a view, such as a
+parameter that is transposed, is replaced in its memory, because the view shows that memory. So later readers of the
+memory get the value too.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def read_grafts(setting: Any) -> list[_Graft]:
 
     A name with `*` stands for all tensors of the dump that it matches: `*/topk_0.output.*`.
 
-    Raises ConfigError for an invalid name or one that the dump does not contain, NotSupported for a tensor that cannot
-    be replaced, and ReadError if the dump cannot be read.
+    Raises ConfigError for a name that is invalid or that the dump does not contain, NotSupported for a tensor that
+    cannot be replaced, and ReadError if the dump cannot be read.
     """
     import ascend_dump
 

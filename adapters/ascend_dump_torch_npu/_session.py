@@ -112,7 +112,7 @@ class TorchNpuSession(Session):
             self.guard(self.enter_step, self._calls)
 
     def skips_call(self) -> bool:
-        """Return True if this call is no step, such as a warm-up call of a server, and end the open step."""
+        """Return True if this call is no step, such as a warm-up call of a server. If so, end the open step."""
         if not is_left_out(bool(self.request.options.get(SKIP_WARMUP))):
             return False
         self.guard(self.enter_step, None)
@@ -218,10 +218,10 @@ class TorchNpuSession(Session):
         CANN reads the switch at the first operator of the process and keeps it. So the dump stays on from here until an
         operator has run, which happens in the first step.
 
-        If the NPU is initialised, operators may have run already, and detection may be off. In INF_NAN mode that is
-        tested: an operator that overflows is run, and its record is written only if detection is on. Raises
-        CaptureError AD257 if it is off. In saturation mode there is no test, because the overflow would set a status
-        that loss scalers read.
+        If the NPU is initialised, operators may have run already, and detection may be off. In INF_NAN mode this is
+        tested with an operator that overflows: its record is written only if detection is on. Raises CaptureError AD257
+        if detection is off. In saturation mode there is no test, because the overflow would set a status that loss
+        scalers read.
         """
         self._refuse_in_graph("the capture")
         path = self.root / _UNSELECTED
@@ -304,7 +304,7 @@ class TorchNpuSession(Session):
         return any(names for _, _, names in os.walk(self.root / str(step)))
 
     def _look_for_torchair(self) -> None:
-        """Set `failure` if torchair built a graph with dump options in the block, since it ignores acl's refusal."""
+        """Set `failure` if torchair built a graph with dump options in the block: acl refuses them without an error."""
         reason = torchair_dump()
         if reason is not None and self.request.scene != "exception" and self.failure is None:
             self.failure = CaptureError(
