@@ -263,7 +263,8 @@ class Tracker:
         self._old_gradients = True
         self._optimizer_states.clear()
         self._counts.clear()
-        if len(self._nodes) > _MOST_NODES:  # kept otherwise: a backward pass may go through graphs of several steps
+        # A backward pass may go through graphs of several steps, so few nodes are kept.
+        if len(self._nodes) > _MOST_NODES:
             self._nodes.clear()
         self._stack.clear()
         self._last_node = _sequence_nr()
@@ -364,7 +365,7 @@ class Tracker:
         return judged
 
     def _call_stack(self) -> bytes:
-        """Return the user's functions on the call stack as a JSON list, innermost first; b"" without `stacks`."""
+        """Return the user's functions on the call stack as a JSON list, innermost first; b"" if none is recorded."""
         if not self._with_stacks:
             return b""
         frame: Any = sys._getframe(3)

@@ -57,7 +57,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the numbers among the settings of an optimizer; if its parameter groups differ, the largest."""
+    """Return the settings of an optimizer that are numbers: of each, the largest value in its parameter groups."""
     settings: dict[str, float] = {}
     for group in optimizer.param_groups:
         for name, value in group.items():

@@ -27,7 +27,7 @@ _PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
 
 
 def is_plain(kind: type) -> bool:
-    """Return True if tensors of this class store their values themselves, as the class has no `__torch_dispatch__`."""
+    """Return True if tensors of this class store their values themselves: it has no `__torch_dispatch__`."""
     if kind in _PLAIN:
         return True
     plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl

@@ -58,7 +58,7 @@ class RecordMode(TorchDispatchMode):
         #: Schemas of operators by the operator's id, which is faster than its hash.
         self._schemas: dict[int, Schema] = {}
         self._collectives = Collectives()
-        #: A context to enter while steps are recorded.
+        #: The context that is entered while steps are recorded.
         self.reductions = Reductions(session.guard)
         self._groups = GroupCalls(self.reductions)
         self._placements = Placements()

@@ -142,7 +142,7 @@ class ModuleRecorder:
         self._outermost: list[_ModuleCall] = []
         #: The calls with gradients that have arrived and are not written yet, by number.
         self._begun: dict[int, _ModuleCall] = {}
-        #: The key in the metadata of an autograd node under which its watched outputs of this step are stored.
+        #: The key in the metadata of an autograd node under which the node's watched outputs of this step are stored.
         self._key = object()
         #: The watched tensors of this step that have no autograd node.
         self._leaves = WeakTensorKeyDictionary()
@@ -207,9 +207,9 @@ class ModuleRecorder:
             self._add_inputs(call, args, "")
 
     def _begin_late(self, module: torch.nn.Module, args: Any) -> None:
-        """Register a call that began before the step or before the hooks were installed, when it ends.
+        """Register a call at its end, because it began before the step or before the hooks were installed.
 
-        All top-level calls so far are inside it.
+        All top-level calls so far are inside this call.
         """
         self._begin(module, args)
         call = self._stacks[threading.get_ident()][-1]

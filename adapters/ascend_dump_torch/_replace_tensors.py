@@ -64,7 +64,7 @@ def read_grafts(setting: Any) -> list[_Graft]:
 
 
 def _grafts_of(key: str, parts: tuple[str, str, str], path: object, dump: Any) -> list[_Graft]:
-    """Return a graft for each tensor of a dump that a name matches, which may contain `*`.
+    """Return a graft for each tensor of a dump that a name matches. The name may contain `*`.
 
     parts: the name divided by `_parts`
     """
