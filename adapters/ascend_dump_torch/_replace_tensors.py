@@ -156,7 +156,7 @@ class Grafts:
                 is_replaced = True
             elif any(stride == 0 and size > 1 for stride, size in zip(before.stride(), before.shape)):
                 raise NotSupported(
-                    f"graft of {graft.key!r}: it is a view in which several elements are one in memory",
+                    f"graft of {graft.key!r}: it is a view in which several elements share their memory",
                     hint="graft the input of the view before it, or the output of the operator that computes it",
                 )
             else:

@@ -501,8 +501,8 @@ class TorchSession(Session):
         reasons = []
         if self._other_threads:
             reasons.append(
-                f"the target was called {self._other_threads} times in threads other than the one that started it, "
-                "and only the thread that started the capture is captured"
+                f"the target was called {self._other_threads} times in threads other than the one that started the "
+                "capture, and calls in other threads are not recorded"
             )
         elif self._target is not None and self._calls == 0:
             compiled = " outside compiled code" if "torch._dynamo" in sys.modules else ""

@@ -338,7 +338,8 @@ class TorchNpuSession(Session):
         reasons = []
         if self._other_threads:
             reasons.append(
-                f"the target was called {self._other_threads} times in threads other than the one that started it"
+                f"the target was called {self._other_threads} times in threads other than the one that started the "
+                "capture"
             )
         if self._target is not None and self._calls == 0:
             reasons.append(f"the target, a {type(self._target).__name__}, was never called")
@@ -348,7 +349,9 @@ class TorchNpuSession(Session):
         else:
             if not self._interface.initialised:
                 reasons.append("nothing used an NPU: tensors and modules are moved there with .npu()")
-            reasons.append("no kernel of aclnn was launched by a selected step; graphs and copies are none")
+            reasons.append(
+                "no selected step launched a kernel of aclnn; graphs, and copies to or from the host, launch none"
+            )
             reasons.append("CANN wrote nothing: see its log in ~/ascend/log")
         return reasons
 

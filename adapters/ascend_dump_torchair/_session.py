@@ -256,7 +256,7 @@ class TorchairSession(Session):
             self.failure = CaptureError(
                 "a graph uses scope.data_dump(), and torchair lists the types of its operators "
                 f"({', '.join(sorted(types))}) where names are compared: the dump has the first operator of each type, "
-                "and of this graph no other",
+                "and no other operator of this graph",
                 hint="leave the scope out, and use layers= with the names of the operators",
                 code="AD250",
             )

@@ -22,7 +22,7 @@ from ascend_dump.writing.spread_steps import steps_between
 __all__ = ["GONE", "Retention"]
 
 #: The reason in a record whose shard was removed before the record was written.
-GONE = "its bytes went with an older step (keep=)"
+GONE = "its bytes were removed with an older step (keep=)"
 
 
 class _StepOnDisk:
