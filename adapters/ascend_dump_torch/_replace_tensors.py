@@ -64,9 +64,9 @@ def read_grafts(setting: Any) -> list[_Graft]:
 
 
 def _grafts_of(key: str, parts: tuple[str, str, str], path: object, dump: Any) -> list[_Graft]:
-    """Return a graft for each tensor of a dump that a name matches. The name may contain `*`.
+    """Return a graft for each tensor of a dump that matches a name.
 
-    parts: the name divided by `_parts`
+    parts: the name divided by `_parts`; it may contain `*`
     """
     from fnmatch import fnmatchcase
 

@@ -58,7 +58,7 @@ class OperatorCall(msgspec.Struct, eq=False, gc=False):
 
 
 class _RecordedView(msgspec.Struct, eq=False, gc=False):
-    """What is needed to record a tensor again: its payload, and the fields of its `Line` that depend on it only."""
+    """Values to record a tensor again: its payload, and the fields of its `Line` that depend on the tensor only."""
 
     dtype: str
     shape: tuple[int, ...]
