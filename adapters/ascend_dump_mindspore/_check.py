@@ -76,7 +76,7 @@ def _too_late(mindspore: ModuleType, config: dict[str, Any]) -> Iterator[Problem
             "or start the program with ASCEND_DUMP set",
         )
     elif current is not None and current.on:
-        yield Problem("AD302", "error", "another capture of MindSpore is on", "stop it first: there is one per process")
+        yield Problem("AD302", "error", "another capture of MindSpore is on", "stop it first: a process has only one")
     elif current is not None:
         yield from _second(mindspore, current.settings, without_path(config))
 

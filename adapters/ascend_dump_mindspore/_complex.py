@@ -61,7 +61,7 @@ def _refused() -> Problem:
         "error",
         f"MindSpore compiles no graph with complex numbers in a process that dumps ({_REFUSED}), and its Dump "
         "cannot be switched off any more",
-        "dump in a process without this part of the program; without a capture it runs",
+        "dump in a process without this part of the program; without a capture this part runs",
     )
 
 

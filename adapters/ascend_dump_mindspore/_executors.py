@@ -16,7 +16,7 @@ Method = tuple[str, str]
 #: A function that is called as around(original method, arguments, keyword arguments) and returns the method's result.
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
-#: The module with the executors, since MindSpore 2.10 and before.
+#: The name of the module with the executors: since MindSpore 2.10, and in earlier versions.
 _MODULES = ("mindspore.graph.api", "mindspore.common.api")
 
 

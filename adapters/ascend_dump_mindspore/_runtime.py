@@ -82,7 +82,7 @@ def wait_for_operators() -> None:
 
 
 def set_dump(mindspore: ModuleType) -> Optional[Callable[..., Any]]:
-    """Return MindSpore's `set_dump`, by its new name or by the name that is deprecated since 2.7.1. None without it."""
+    """Return MindSpore's `set_dump`, by its new name or by the name deprecated since 2.7.1; None if neither exists."""
     function = _attribute(mindspore, "tools.set_dump") or getattr(mindspore, "set_dump", None)
     return function if callable(function) else None
 

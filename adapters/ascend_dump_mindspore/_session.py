@@ -186,13 +186,13 @@ class MindSporeSession(Session):
         reasons = []
         if not self._request.steps.all:
             reasons.append(
-                f"no graph ran with an iteration in steps={self._request.steps}; they count from 0, and a graph that "
-                "runs right after another graph has the number of that graph"
+                f"no graph ran with an iteration in steps={self._request.steps}; iterations count from 0, and a graph "
+                "that runs right after another graph continues the count of that graph"
             )
         if self._request.layers:
             reasons.append(
                 f"no operator has a name that layers={list(self._request.layers)} selects; names are full names such "
-                "as Default/fc-Dense/MatMul-op0, whose numbers count on over all graphs of a process"
+                "as Default/fc-Dense/MatMul-op0, whose numbers continue over all graphs of a process"
             )
         if is_pynative(self._mindspore):
             reasons.append("in PyNative mode only functions under @jit are dumped")

@@ -69,8 +69,8 @@ class TensorflowAdapter(Adapter):
 def apply(config_proto: Any, request: DumpRequest, *, names: Optional[Iterable[str]] = None) -> Any:
     """Write the dump settings of a request into a ConfigProto for the bridge, and return the proto.
 
-    They are written into its last entry of NpuOptimizer, which is added if there is none. The directory `request.path`
-    must exist when a session is created.
+    The settings are written into the proto's last entry of NpuOptimizer. If the proto has no such entry, one is added.
+    The directory `request.path` must exist when a session is created.
 
     names: names of the graph's operators, to which patterns in layers are expanded
 

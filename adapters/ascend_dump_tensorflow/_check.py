@@ -50,8 +50,8 @@ def check_config(config: Any) -> list[Problem]:
         for number, settings in enumerate(each):
             later = set[str]().union(*each[number + 1 :])
             for problem in check_parameters(settings, all=True):
-                # A key without effect in this entry may have an effect because of a later entry, but not one of
-                # _BESIDE_A_SWITCH, unless the later entry has it too.
+                # A key without effect in this entry may have an effect because of a switch in a later entry. A key of
+                # _BESIDE_A_SWITCH has none then, unless a later entry contains the key too.
                 ignored = problem.where in _BESIDE_A_SWITCH and problem.where not in later
                 # AD291 (switches that exclude each other) is left out, because GE checks it for the merged entries.
                 refused = problem.severity == "error" and problem.code != "AD291"

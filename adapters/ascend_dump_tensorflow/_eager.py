@@ -30,8 +30,9 @@ _LIBRARIES = (
     *("<frozen ", os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.__file__) + os.sep),
 )
 
-#: The active recorders; and True if functions already ran eagerly before the first recorder started.
+#: The active recorders.
 _recording: list[EagerRecorder] = []
+#: True if functions already ran eagerly before the first recorder started.
 _ran_eagerly = False
 
 

@@ -39,7 +39,7 @@ def session_class() -> Any:
 
 
 def watch(watcher: Watcher) -> None:
-    """Add a watcher and install the wrapper. A second call with a watcher only makes sure that it is installed."""
+    """Add a watcher and install the wrapper. A second call with the same watcher only installs a missing wrapper."""
     if watcher not in _watchers:
         _watchers.append(watcher)
     _install()
@@ -67,7 +67,8 @@ def _install() -> None:
 
     @functools.wraps(original)
     def wrapper(self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
-        # Not over a copy: the launcher's watcher may append another watcher, which has to see this session too.
+        # The list itself is iterated, not a copy: the launcher's watcher may append another watcher to it, which has to
+        # see this session too.
         for watcher in _watchers:
             config = _guarded(watcher.configure, config, otherwise=config)
         original(self, target, graph, config)

@@ -274,7 +274,7 @@ class HostSession(Session):
         return self._ends_after_step or self.failure is not None or full or over
 
     def _give_up(self, error: Exception, directory: Optional[Path]) -> None:
-        """Report an error once, and record nothing any more. The program continues."""
+        """Report an error once, and record nothing from now on. The program continues."""
         if directory is not None:
             remove_tree(directory)
         if self.failure is None:

@@ -84,7 +84,7 @@ class _TensorflowLaunch:
                 namespace.open = begin_and_open
 
     def _begin_once(self) -> None:
-        """Start the capture at the first call. It adds a watcher of sessions, which sees the current session too."""
+        """Start the capture at the first call. Its watcher of new sessions is told of the current session too."""
         if not self._begun:
             self._begun = True
             self._session = self._begin()

@@ -23,12 +23,13 @@ OPTIONS = {
     "outline_until": "when the outline ends. 'recorded' (default): after the selected steps; 'symptom': also after the "
     "first step with NaN or Inf; 'wrong': at NaN or Inf; 'end': at the end of the program. With the last two nothing "
     "is recorded",
-    "outline_reports_all": "True: the recorded steps have a record of each loss and gradient, not only with NaN or Inf",
+    "outline_reports_all": "True: the recorded steps have a record of each loss and gradient, with or without NaN and "
+    "Inf",
     "outline_from_start": "True: the first recorded step begins with the program, not with the first call of a model",
     "step": "'optimizer': a step ends with each optimizer step, whatever the number of calls of the model",
     "skip_warmup": "True: calls in which a server profiles memory, warms up or captures graphs do not count as steps",
-    "spread": "True, with data='stats' and keep=N: where N steps are there, every second of them is removed and from "
-    "then on every second is recorded, so that few steps cover a long run",
+    "spread": "True, with data='stats' and keep=N: when N steps are on disk, every second one is removed, and from "
+    "then on only every second step is recorded, so that few steps cover a long run",
     "steps_after_origin": "with scene='overflow': steps recorded after the first of several with NaN or Inf (1)",
 }
 

@@ -13,7 +13,7 @@ __all__ = ["collect", "collect_named", "has_own_kernels", "with_others"]
 
 _Tensor = torch.Tensor
 _Parameter = torch.nn.Parameter
-#: Common types of other arguments: a lookup here is faster than isinstance.
+#: Common types of arguments that contain no tensors: a lookup here is faster than isinstance.
 _NO_TENSORS = frozenset(
     (bool, int, float, str, type(None), torch.dtype, torch.layout, torch.device, torch.memory_format)
 )
@@ -61,9 +61,10 @@ def collect_named(value: Any, name: str, tensors: list[torch.Tensor], names: lis
 
 
 def has_own_kernels(args: Any, kwargs: Any, devices: frozenset[str]) -> bool:
-    """Return True if a composite operator may run a kernel of its own for these arguments, and is not decomposed.
+    """Return True if a composite operator may run a kernel of its own for these arguments instead of being decomposed.
 
-    This is so if a tensor is nested or on one of `devices`, and without tensors if `devices` is not empty.
+    With tensors, it may if one of them is nested or on one of `devices`. Without tensors, it may if `devices` is not
+    empty.
     devices: the types of devices for which the operator has a kernel of its own
     """
     tensors: list[torch.Tensor] = []

@@ -56,7 +56,8 @@ class Signature(msgspec.Struct, eq=False):
     patterns   the cached texts, by the types of the positional arguments and the values of the keyword arguments
     outs       names of the `out=` arguments, which are recorded as outputs
     seeded     True if the operator draws random numbers
-    unseeded   (position, name) of an argument; if it is 0 or False, a call draws no random numbers
+    unseeded   (position, name) of an argument such as `train`: if its value is 0 or False, a call draws no random
+               numbers. None if there is no such argument
     """
 
     head: str

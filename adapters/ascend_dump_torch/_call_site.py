@@ -1,4 +1,4 @@
-"""Determine the call site of an operator: module, phase and the user's source line; and its name."""
+"""Determine the name of an operator and its call site: module, phase and the user's source line."""
 
 from __future__ import annotations
 
@@ -143,7 +143,8 @@ class Tracker:
         #: Modules and names of gradients, by the gradient's id. They are determined again after each backward pass.
         self._gradients: dict[int, tuple[_Home, str]] = {}
         self._old_gradients = True
-        #: Tensors in the state of optimizers: the optimizer, the parameter, the key in the state, and the name.
+        #: For each tensor in the state of an optimizer, by the tensor's id: the optimizer, the parameter, the tensor's
+        #: key in the state, and its name.
         self._optimizer_states: dict[int, tuple[weakref.ref[torch.optim.Optimizer], _Home, Any, str]] = {}
         self._adopted: dict[int, weakref.ref[torch.nn.Module]] = {}
         #: The target until its modules are named. They are named in the first recorded step, because many captures
@@ -262,7 +263,8 @@ class Tracker:
         self._old_gradients = True
         self._optimizer_states.clear()
         self._counts.clear()
-        if len(self._nodes) > _MOST_NODES:  # kept otherwise: a backward pass may go through graphs of several steps
+        # A backward pass may go through graphs of several steps, so few nodes are kept.
+        if len(self._nodes) > _MOST_NODES:
             self._nodes.clear()
         self._stack.clear()
         self._last_node = _sequence_nr()
@@ -363,7 +365,7 @@ class Tracker:
         return judged
 
     def _call_stack(self) -> bytes:
-        """Return the user's functions on the call stack as a JSON list, innermost first; b"" without `stacks`."""
+        """Return the user's functions on the call stack as a JSON list, innermost first; b"" if none is recorded."""
         if not self._with_stacks:
             return b""
         frame: Any = sys._getframe(3)

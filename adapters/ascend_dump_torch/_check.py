@@ -14,13 +14,13 @@ _ENDS = ("wrong", "recorded", "symptom", "end")
 _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("rehash", lambda value: isinstance(value, bool), "True or False"),
     ("stack", lambda value: isinstance(value, bool), "True or False"),
-    ("steps_after_origin", lambda value: type(value) is int and value >= 0, "how many steps, 0 or more"),
+    ("steps_after_origin", lambda value: type(value) is int and value >= 0, "a number of steps, 0 or more"),
     ("outline", lambda value: isinstance(value, str) and bool(value), "the path of a directory"),
     ("outline_wait", lambda value: type(value) in (int, float) and 0 <= value <= 60, "0 to 60 seconds"),
     ("outline_until", lambda value: value in _ENDS, f"one of {', '.join(map(repr, _ENDS))}"),
     ("outline_reports_all", lambda value: type(value) is bool, "True or False"),
     ("outline_from_start", lambda value: type(value) is bool, "True or False"),
-    ("step", lambda value: value == "optimizer", "'optimizer', or leave it out: each call of the model is one"),
+    ("step", lambda value: value == "optimizer", "'optimizer'; without it each call of the model is a step"),
     ("spread", lambda value: type(value) is bool, "True or False"),
     ("skip_warmup", lambda value: type(value) is bool, "True or False"),
     ("buffer_bytes", lambda value: type(value) is int and value > 0, "a positive number of bytes"),
@@ -29,7 +29,7 @@ _VALUES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 #: For each scene that only the NPU's own dump has: what to do instead.
 _SCENES_OF_THE_NPU = {
     "watch": "capture everything and look for storages that change between records (record.attrs['storage'])",
-    "exception": "capture everything: what ran before an exception is in the dump, its last operator at the end",
+    "exception": "capture everything: the dump has what ran before an exception, with the last operator at the end",
 }
 
 
@@ -122,7 +122,7 @@ def _spread(request: DumpRequest) -> Iterator[Problem]:
         return
     needed = (
         ("keep", (request.keep or 0) >= 2, "keep= says how many steps stay, 2 or more", "give keep=500"),
-        ("data", request.data == "stats", "of tensors only the last steps can be kept", "give data='stats'"),
+        ("data", request.data == "stats", "tensors can be kept only of the last steps", "give data='stats'"),
         ("scene", request.scene is None, "a scene decides by itself which steps it records", "leave scene= out"),
     )
     for name, is_there, why, hint in needed:

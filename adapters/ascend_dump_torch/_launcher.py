@@ -178,7 +178,7 @@ class _TorchLaunch:
                 self._cancel_end = at_exit(self._end_outline)
         if root is not None:
             self._adopt(root)
-        # The first step may have begun before its first call (`outline_from_start`). It is not begun again.
+        # With `outline_from_start` the first step has begun before its first call. It is not begun again.
         if self._entered != step:
             self._entered = step
             self._session.guard(self._session.enter_step, step)

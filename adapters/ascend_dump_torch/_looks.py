@@ -57,7 +57,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the numbers among the settings of an optimizer; if its parameter groups differ, the largest."""
+    """Return the settings of an optimizer that are numbers: of each, the largest value in its parameter groups."""
     settings: dict[str, float] = {}
     for group in optimizer.param_groups:
         for name, value in group.items():
@@ -69,8 +69,8 @@ def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, float]:
 def sample_of(parameters: Sequence[torch.Tensor], most: int, length: int) -> Optional[torch.Tensor]:
     """Return a float32 copy of the first elements of some parameters; None if no parameter can be sampled.
 
-    All are on one device and have one dtype: other parameters are left out.
-    most: maximum number of parameters; length: maximum number of elements of each
+    Parameters with another device or dtype than the first one are left out.
+    most: maximum number of parameters; length: maximum number of elements taken from each parameter
     """
     chosen = parameters[:: max(1, -(-len(parameters) // most))]
     pieces = [piece for parameter in chosen if (piece := plain_values(parameter)) is not None]

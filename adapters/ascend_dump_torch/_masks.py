@@ -23,7 +23,7 @@ def is_mask(
     base     name of the operator without namespace and overload
     views    True if its outputs are views of its inputs
     inputs   its input tensors, with the values that they had before it ran
-    numbers  those of its arguments that are the number NaN or Inf
+    numbers  its number arguments with the value NaN or Inf
     outputs  its outputs with NaN or Inf
     """
     if any(map(math.isnan, numbers)):

@@ -27,7 +27,7 @@ _PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter}
 
 
 def is_plain(kind: type) -> bool:
-    """Return True if tensors of this class store their values themselves, as the class has no `__torch_dispatch__`."""
+    """Return True if tensors of this class store their values themselves: it has no `__torch_dispatch__`."""
     if kind in _PLAIN:
         return True
     plain = getattr(kind, "__torch_dispatch__", None) is torch._C._disabled_torch_dispatch_impl
@@ -145,7 +145,7 @@ def unstorable(tensor: torch.Tensor) -> str:
 
 
 def quantization(tensor: torch.Tensor) -> dict[str, Any]:
-    """Return the quantization parameters of a quantized tensor: scheme, scale, zero point, and axis per channel."""
+    """Return the quantization parameters of a quantized tensor: scheme, scale and zero point; per channel also axis."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return {"scheme": "per_tensor", "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
     return {

@@ -1,4 +1,4 @@
-"""Changes of memory outside operators: storages resized, moved or shared, and writes of other threads.
+"""Notice that memory changes outside operators: a storage is resized, moved or shared, or another thread may write.
 
 FSDP frees gathered parameters with `resize_(0)`, sending a tensor to another process moves its storage to shared
 memory, and numpy writes to the arrays that `Tensor.numpy` returns. Other threads have no dispatch mode, so their
@@ -34,7 +34,7 @@ class MemoryGuard:
     """A context that calls the session before memory is freed, moved or shared.
 
     waits   called with the `Work` of a collective before the program waits for it
-    waited  called after that, with the `Work`, and True if the collective is complete
+    waited  called after the program has waited, with the `Work`, and True if the collective is complete
     """
 
     def __init__(self, session: Recording, waits: Callable[[Any], None], waited: Callable[[Any, bool], None]) -> None:

@@ -58,7 +58,7 @@ class RecordMode(TorchDispatchMode):
         #: Schemas of operators by the operator's id, which is faster than its hash.
         self._schemas: dict[int, Schema] = {}
         self._collectives = Collectives()
-        #: A context to enter while steps are recorded.
+        #: The context that is entered while steps are recorded.
         self.reductions = Reductions(session.guard)
         self._groups = GroupCalls(self.reductions)
         self._placements = Placements()
@@ -507,7 +507,7 @@ class PendingOperator(BegunCall, eq=False):
 
 
 def outputs_of(schema: Schema, result: Any) -> tuple[list[torch.Tensor], list[str]]:
-    """Return the tensors that an operator has returned, and their names. Without names in the schema these are []."""
+    """Return the tensors that an operator has returned, and their names; no names if the schema has none."""
     outputs: list[torch.Tensor] = []
     names: list[str] = []
     if schema.returns:

@@ -81,8 +81,8 @@ class _ModuleCall(msgspec.Struct, eq=False):
     def is_complete(self) -> bool:
         """True if its backward pass has ended.
 
-        That is when the gradients of all inputs have arrived. Outputs that nothing uses never get a gradient, so those
-        of outputs count only if it waits for no input.
+        The pass ends when the gradients of all inputs have arrived. An output that nothing uses never gets a gradient,
+        so gradients of outputs count only if the call waits for no gradient of an input.
         """
         return self.backward is not None and not (self.missing_inputs if self.inputs else self.missing_outputs)
 
@@ -142,7 +142,7 @@ class ModuleRecorder:
         self._outermost: list[_ModuleCall] = []
         #: The calls with gradients that have arrived and are not written yet, by number.
         self._begun: dict[int, _ModuleCall] = {}
-        #: The key in the metadata of an autograd node under which its watched outputs of this step are stored.
+        #: The key in the metadata of an autograd node under which the node's watched outputs of this step are stored.
         self._key = object()
         #: The watched tensors of this step that have no autograd node.
         self._leaves = WeakTensorKeyDictionary()
@@ -207,9 +207,9 @@ class ModuleRecorder:
             self._add_inputs(call, args, "")
 
     def _begin_late(self, module: torch.nn.Module, args: Any) -> None:
-        """Register a call that began before the step or before the hooks were installed, when it ends.
+        """Register a call at its end, because it began before the step or before the hooks were installed.
 
-        All top-level calls so far are inside it.
+        All top-level calls so far are inside this call.
         """
         self._begin(module, args)
         call = self._stacks[threading.get_ident()][-1]
@@ -367,10 +367,7 @@ class ModuleRecorder:
             call.outer.inside.append(call)  # missing in a second backward pass through the same graph
 
     def _settle_outputs(self, call: _ModuleCall) -> None:
-        """Settle the outputs of a call whose backward pass has ended: if they have no gradient, none will arrive.
-
-        No call waits for these gradients any more.
-        """
+        """Stop waiting for gradients of outputs of a call if its backward pass has ended: none will arrive any more."""
         if not call.is_complete:
             return
         for watched in call.watched_outputs:

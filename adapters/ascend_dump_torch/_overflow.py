@@ -32,7 +32,7 @@ def copy_overwritten(inputs: list[torch.Tensor], written: list[torch.Tensor]) ->
 
 
 def nonfinite(tensor: torch.Tensor) -> bool:
-    """Return True if a tensor of any layout has NaN or Inf. Reads it once, and waits for its device."""
+    """Return True if a tensor of any layout has NaN or Inf. Waits for the tensor's device."""
     if tensor.is_meta:
         return False
     if tensor.layout is not _strided or tensor.is_nested:

@@ -1,9 +1,10 @@
 """`graft=`: replace tensors of the running program by values that another dump recorded.
 
 If a later difference disappears, the operator of the replaced output is its cause. An output is replaced by copying the
-value into its memory before the next operator reads it. An input is replaced by another tensor in this call only:
-other readers of its memory still get the program's value. The input of a view, such as a parameter that is transposed,
-is replaced in its memory, because the view shows that memory. So later readers of the memory get the value too.
+value into its memory before the next operator reads it. An input is replaced by another tensor in the call of this
+operator only: other readers of the input's memory still get the program's value. The input of a view, such as a
+parameter that is transposed, is replaced in its memory, because the view shows that memory. So later readers of the
+memory get the value too.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def read_grafts(setting: Any) -> list[_Graft]:
 
     A name with `*` stands for all tensors of the dump that it matches: `*/topk_0.output.*`.
 
-    Raises ConfigError for an invalid name or one that the dump does not contain, NotSupported for a tensor that cannot
-    be replaced, and ReadError if the dump cannot be read.
+    Raises ConfigError for a name that is invalid or that the dump does not contain, NotSupported for a tensor that
+    cannot be replaced, and ReadError if the dump cannot be read.
     """
     import ascend_dump
 
@@ -63,9 +64,9 @@ def read_grafts(setting: Any) -> list[_Graft]:
 
 
 def _grafts_of(key: str, parts: tuple[str, str, str], path: object, dump: Any) -> list[_Graft]:
-    """Return a graft for each tensor of a dump that a name matches, which may contain `*`.
+    """Return a graft for each tensor of a dump that matches a name.
 
-    parts: the name divided by `_parts`
+    parts: the name divided by `_parts`; it may contain `*`
     """
     from fnmatch import fnmatchcase
 
@@ -155,7 +156,7 @@ class Grafts:
                 is_replaced = True
             elif any(stride == 0 and size > 1 for stride, size in zip(before.stride(), before.shape)):
                 raise NotSupported(
-                    f"graft of {graft.key!r}: it is a view in which several elements are one in memory",
+                    f"graft of {graft.key!r}: it is a view in which several elements share their memory",
                     hint="graft the input of the view before it, or the output of the operator that computes it",
                 )
             else:

@@ -16,8 +16,8 @@ __all__ = ["Argument", "Schema", "schema_of"]
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
-#: Arguments that operators write to although their schema does not say so: batch norms of every
-#: backend, and the recurrent layers of oneDNN, cuDNN and MIOpen.
+#: Names of arguments that operators write to although their schema does not say so. The operators are batch norms of
+#: every backend, and the recurrent layers of oneDNN, cuDNN and MIOpen.
 _WRITTEN_FORWARD = ("running_mean", "running_var")
 _WRITTEN_BACKWARD = ("workspace", "reserve")
 #: An operator of FSDP fills a part of this argument and returns it, although its schema does not say so.
@@ -78,7 +78,7 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     unset: bool
     #: Whether it resizes a tensor and keeps its content as far as it fits.
     resizes: bool
-    #: Whether it does not read its first argument: it overwrites it, or returns a view of it.
+    #: Whether it does not read its first argument, because it overwrites this argument or returns a view of it.
     ignores_first: bool
     #: Whether it may get uninitialized tensors to fill with its results, as collectives and operators of FSDP do.
     fills: bool
@@ -100,8 +100,8 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     functional: bool
     #: Whether it is `wait_tensor`.
     waits: bool
-    #: Whether it only computes results from its arguments, which it may overwrite with them. It is no collective,
-    #: returns no view or uninitialized memory, and draws no random numbers.
+    #: Whether it only computes results from its arguments; it may write the results into its arguments. It is no
+    #: collective, returns no view or uninitialized memory, and draws no random numbers.
     ordinary: bool
     #: What is needed to describe its calls.
     signature: Signature

@@ -81,9 +81,9 @@ class TorchSession(Session):
         #: millisecond.
         self._idle_until = 0
         self._step: Optional[int] = None
-        #: Begin of the open step (`perf_counter`), seconds spent in earlier recorded steps, and seconds spent in this
-        #: session to begin and end them.
+        #: Begin of the open step (`perf_counter`); None if no step is open.
         self._opened: Optional[float] = None
+        #: Seconds that recorded steps took, and seconds that this session took to begin and end them.
         self._took = self._between = 0.0
         self._leaves_warmup_out = bool(request.options.get("skip_warmup"))
         #: True once the program has called `step`.
@@ -113,8 +113,8 @@ class TorchSession(Session):
             rehash=request.level == "module" or bool(request.options.get("rehash", False)),
             # With data="stats" no tensors are stored, so no stored tensor is ever deleted.
             keep=None if request.data == "stats" else request.keep,
-            # Most operators have no record in this scene. Only the number of a storage shows that two records use the
-            # same memory.
+            # Most operators have no record in this scene, so only the number of a storage shows that two records use
+            # the same memory. The number must therefore stay the same from step to step.
             numbers_last=self.overflow_only,
         )
         self._spread: Optional[SpreadSteps] = None
@@ -501,8 +501,8 @@ class TorchSession(Session):
         reasons = []
         if self._other_threads:
             reasons.append(
-                f"the target was called {self._other_threads} times in threads other than the one that started it, "
-                "and only the thread that started the capture is captured"
+                f"the target was called {self._other_threads} times in threads other than the one that started the "
+                "capture, and calls in other threads are not recorded"
             )
         elif self._target is not None and self._calls == 0:
             compiled = " outside compiled code" if "torch._dynamo" in sys.modules else ""

@@ -20,7 +20,7 @@ class Recording(Protocol):
 
     recording   True while a selected step is open and nothing has failed
     records_failures  True to record the inputs of operators that raise an exception
-    selects     returns True if an operator is recorded, by its name and the path of its module; None: all are
+    selects     returns True if an operator is recorded, by its name and the path of its module; None to record all
     next_seq    returns the number of the next operator of this step
     grafts      the tensors to replace by values of another dump; None if there are none
     guard       calls a function; an exception ends the recording, never the user's run

@@ -46,18 +46,18 @@ log = logging.getLogger("ascend_dump")
 _MOST_LOOKS = 32
 #: Number of steps after which numbers are read from a device.
 _LAG = 16
-#: Seconds between two writes to the file; number of first steps that each have a line; distance of the later steps that
-#: have a line.
+#: Minimum seconds between two writes to the file. Each of the first `_MOST_LINES` steps has a line. Of the later steps,
+#: steps with NaN or Inf and every `_SPARSE`-th step have a line.
 _PAUSE, _MOST_LINES, _SPARSE = 0.5, 100_000, 100
 #: Interval in optimizer steps at which parameters are looked at. NaN in them usually shows in the next loss.
 _PARAMETERS_EVERY = 16
-#: A gradient scaler is reported if it has let an optimizer step through before, and then leaves out this many in a row:
-#: it finds no usable scale.
+#: A gradient scaler that leaves out this many optimizer steps in a row is reported, because it finds no usable scale.
+#: Before the first step that it lets through, it may leave out more steps, because it is still searching.
 _MOST_SKIPS = 4
 #: Maximum numbers: of parameters whose change is sampled, of sampled elements of each, of names of parameters in the
 #: outline, and of characters of a name.
 _MOST_SAMPLED, _SAMPLE, _MOST_NAMES, _LONGEST_NAME = 16, 64, 8, 80
-#: Before each of this many first optimizer steps, the parameters without a gradient are determined again.
+#: Number of first optimizer steps before each of which the parameters are named and counted (`_name_parameters`).
 _NAMED_AT = 3
 #: Maximum number of tensors with NaN or Inf that are reported to a recording per look.
 _MOST_REPORTED = 8
@@ -80,7 +80,7 @@ class StepOutline:
 
     over           why the outline ended; "" before its end
     is_wrong       True once a step had NaN or Inf that the user sees
-    counts_itself  True if no module begins steps: then optimizers do, or backward passes
+    counts_itself  True if no module begins steps: then each optimizer step or backward pass begins a step
     report         called with each tensor with NaN or Inf, the kind of the look, and the name of its parameter; None
                    while nothing is recorded
     until_wrong    True to end the outline at the first NaN or Inf that is wrong
@@ -125,16 +125,17 @@ class StepOutline:
         self._busy = False
         self._looked: Counter[str] = Counter()
         self.is_wrong = self.counts_itself = False
-        #: The optimizer whose steps are counted; the numbers of its steps and of backward passes; the time of its step
-        #: within the open step. Then all optimizers with their parameters.
+        #: The optimizer whose steps are counted.
         self._optimizer: Optional[weakref.ref[Any]] = None
+        #: The number of its steps, the number of backward passes, and the time of its step within the open step.
         self._updates = self._passes = self._updated_at = 0
+        #: All optimizers with their parameters.
         self._optimizers: weakref.WeakKeyDictionary[Any, list[torch.Tensor]] = weakref.WeakKeyDictionary()
         self._models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         #: The numbers of optimizer steps and of backward passes before the open step.
         self._began_after = 0, 0
-        #: True if a backward pass has added to gradients that were not looked at since; if these gradients are scaled;
-        #: and if the open step has had a backward pass.
+        #: `_fresh_gradients`: a backward pass has added to gradients, and they were not looked at since.
+        #: `_scaled_gradients`: these gradients are scaled. `_has_passed`: the open step has had a backward pass.
         self._fresh_gradients = self._scaled_gradients = self._has_passed = False
         self._scaled_losses = self._skips = 0
         self._ever_updated = False
@@ -250,8 +251,8 @@ class StepOutline:
             self._passes += 1
 
     def backward_ended(self) -> None:
-        # Without an optimizer nothing else may look at the gradients, and at the end of the program the model may not
-        # exist any more.
+        # Without an optimizer there may be no later chance to look at the gradients: at the end of the program the
+        # model may not exist any more.
         if not self._optimizers:
             self._guard(self._look_at_gradients)
 

@@ -58,7 +58,7 @@ class OperatorCall(msgspec.Struct, eq=False, gc=False):
 
 
 class _RecordedView(msgspec.Struct, eq=False, gc=False):
-    """The fields of a `Line` that depend on the tensor only, and its payload, for recording it again."""
+    """Values to record a tensor again: its payload, and the fields of its `Line` that depend on the tensor only."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -135,7 +135,7 @@ class Tensors:
         self._next_sweep = 0
         #: Payloads of this step that were copied or are stored in the files, by (digest, dtype, `Payload.strided`).
         self._contents: dict[tuple[bytes, str, Optional[tuple[tuple[int, ...], tuple[int, ...]]]], Payload] = {}
-        #: Storages by key: used since the last sweep; and used before it.
+        #: Storages by key: those used since the last sweep, and those used between the last two sweeps.
         self._just_used: dict[int, _StorageState] = {}
         self._used: dict[int, _StorageState] = {}
         #: True if an unfinished collective may write to one of the storages.
@@ -290,7 +290,7 @@ class Tensors:
             self.settle([tensor])
 
     def settle(self, tensors: list[torch.Tensor]) -> None:
-        """Mark collectives that write to these tensors as finished, because an operator is about to read them."""
+        """Mark collectives that write to these tensors as finished: an operator is about to use the tensors."""
         if not self.any_in_flight:
             return
         for tensor, storage, state in self._in_flight_around(tensors):

@@ -112,7 +112,7 @@ class TorchNpuSession(Session):
             self.guard(self.enter_step, self._calls)
 
     def skips_call(self) -> bool:
-        """Return True if this call is no step, such as a warm-up call of a server, and end the open step."""
+        """Return True if this call is no step, such as a warm-up call of a server. If so, end the open step."""
         if not is_left_out(bool(self.request.options.get(SKIP_WARMUP))):
             return False
         self.guard(self.enter_step, None)
@@ -218,10 +218,10 @@ class TorchNpuSession(Session):
         CANN reads the switch at the first operator of the process and keeps it. So the dump stays on from here until an
         operator has run, which happens in the first step.
 
-        If the NPU is initialised, operators may have run already, and detection may be off. In INF_NAN mode that is
-        tested: an operator that overflows is run, and its record is written only if detection is on. Raises
-        CaptureError AD257 if it is off. In saturation mode there is no test, because the overflow would set a status
-        that loss scalers read.
+        If the NPU is initialised, operators may have run already, and detection may be off. In INF_NAN mode this is
+        tested with an operator that overflows: its record is written only if detection is on. Raises CaptureError AD257
+        if detection is off. In saturation mode there is no test, because the overflow would set a status that loss
+        scalers read.
         """
         self._refuse_in_graph("the capture")
         path = self.root / _UNSELECTED
@@ -304,7 +304,7 @@ class TorchNpuSession(Session):
         return any(names for _, _, names in os.walk(self.root / str(step)))
 
     def _look_for_torchair(self) -> None:
-        """Set `failure` if torchair built a graph with dump options in the block, since it ignores acl's refusal."""
+        """Set `failure` if torchair built a graph with dump options in the block: acl refuses them without an error."""
         reason = torchair_dump()
         if reason is not None and self.request.scene != "exception" and self.failure is None:
             self.failure = CaptureError(
@@ -338,7 +338,8 @@ class TorchNpuSession(Session):
         reasons = []
         if self._other_threads:
             reasons.append(
-                f"the target was called {self._other_threads} times in threads other than the one that started it"
+                f"the target was called {self._other_threads} times in threads other than the one that started the "
+                "capture"
             )
         if self._target is not None and self._calls == 0:
             reasons.append(f"the target, a {type(self._target).__name__}, was never called")
@@ -348,7 +349,9 @@ class TorchNpuSession(Session):
         else:
             if not self._interface.initialised:
                 reasons.append("nothing used an NPU: tensors and modules are moved there with .npu()")
-            reasons.append("no kernel of aclnn was launched by a selected step; graphs and copies are none")
+            reasons.append(
+                "no selected step launched a kernel of aclnn; graphs, and copies to or from the host, launch none"
+            )
             reasons.append("CANN wrote nothing: see its log in ~/ascend/log")
         return reasons
 

@@ -40,7 +40,6 @@ def build(request: DumpRequest, path: Path) -> dict[str, Any]:
     instead. Without a scene and without the option `op_switch`, no models are dumped, so settings that select operators
     in models are left out.
 
-
     (assumption cann.single_operators)
     """
     all_steps = request.replace(path=path, steps=Steps(None))

@@ -13,8 +13,8 @@ The target may be
         backend = torchair.get_npu_backend(compiler_config=config)
         torch.compile(model, backend=backend)(x)
 
-    with capture(framework="torchair", steps="0|1"):             neither: every config passed to get_npu_backend
-        main()                                                   in the block is filled
+    with capture(framework="torchair", steps="0|1"):             neither: the options are set on every config that is
+        main()                                                   passed to get_npu_backend in the block
 """
 
 from __future__ import annotations

@@ -121,9 +121,7 @@ def _of_engine(road: str, *, reset: bool) -> Iterator[Problem]:
             "GE has been initialised in this process before. With torch_npu, closing it ends torchair's session but "
             "not GE itself; it was never tested whether a device then uses the new options"
         )
-        yield Problem(
-            "AD240", "warning", message, "use a process for each capture where the dump stays empty", "target"
-        )
+        yield Problem("AD240", "warning", message, "if the dump stays empty, use a process for each capture", "target")
     distributed = sys.modules.get("torch.distributed")
     grouped = distributed is not None and distributed.is_available() and distributed.is_initialized()
     if current_rank().world > 1 and not grouped:
@@ -140,10 +138,10 @@ def _of_config(options: Mapping[str, Any], detours: list[str], road: str) -> Ite
     file = options.get("dump_config.dump_config_path")
     enabled = options.get("dump_config.enable_dump") == "1"
     if file is not None and road == "options":
-        message = f"the config's own dump_config_path={file!r} is put aside, as it and options exclude each other"
+        message = f"the config's own dump_config_path={file!r} is put aside: it and dump options exclude each other"
         yield Problem("AD242", "warning", message, "unset it, or capture with options={'json': True}", "target")
     if enabled and road in ("json", "eager"):
-        message = "the config's own enable_dump is put aside, as it and a dump JSON exclude each other"
+        message = "the config's own enable_dump is put aside: it and a dump JSON exclude each other"
         yield Problem("AD242", "warning", message, "leave it off", "target")
     for option in detours:
         if road != "eager" or option == "debug.fx_summary.type":

@@ -54,7 +54,8 @@ class TorchairSession(Session):
         self._request = request
         self._plan = plan
         self._stopped = False
-        # Not under the launcher, because the program may start a capture of its own, which has priority.
+        # A launched capture does not reserve acl's dump interface: the program may start its own capture, which has
+        # priority.
         self._claims = not run.launched
         self._pid = os.getpid()
         self._errors: list[str] = []
@@ -223,7 +224,8 @@ class TorchairSession(Session):
 
     def _files(self) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Yield the dump JSON files that torchair wrote for this capture, each with the content of its key `dump`."""
-        # They are in the working directory at the first run of a graph, which may differ from that at the start.
+        # torchair writes them into the working directory that the process has at the first run of a graph. The
+        # directory at the start of the capture may be another one.
         for directory in {self._directory, *_working_directory()}:
             for file in directory.glob(f"ge_dump_data_json/dump_options_*_pid{os.getpid()}.json"):
                 with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
@@ -254,7 +256,7 @@ class TorchairSession(Session):
             self.failure = CaptureError(
                 "a graph uses scope.data_dump(), and torchair lists the types of its operators "
                 f"({', '.join(sorted(types))}) where names are compared: the dump has the first operator of each type, "
-                "and of this graph no other",
+                "and no other operator of this graph",
                 hint="leave the scope out, and use layers= with the names of the operators",
                 code="AD250",
             )
@@ -331,7 +333,8 @@ def _close() -> Optional[CaptureError]:
 def _backward_at_once() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which PyTorch compiles the graph of the backward pass together with the forward graph.
 
-    By default it is compiled later; if torchair cannot compile it, the program's `backward()` would raise an error.
+    By default the backward graph is compiled later. If torchair could not compile it, the program's `backward()` would
+    raise an error.
     """
     import torch._functorch.config as settings
 
@@ -353,7 +356,7 @@ def fill(plan: SettingsPlan, config: Any) -> tuple[TorchairSettings, Filled]:
 
 
 def why_failed(error: Exception) -> AscendDumpError:
-    """Convert an exception of torchair's backend to an error. The exception's text is the reason and a traceback."""
+    """Convert an exception of torchair's backend to an error, without the traceback that the exception's text has."""
     text = str(error)
     reason = (text.splitlines() or [type(error).__name__])[0]
     if _TWICE_MESSAGE in text:

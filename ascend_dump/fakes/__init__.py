@@ -5,9 +5,9 @@
         npu.overflow("Add_1")
 
 A fake is a module of this package that is listed in `FAKES`. It has the function `modules(npu) -> Mapping[str,
-ModuleType]`, which returns modules for `sys.modules` that use the device `npu`; it is called in each installation. In
-place of a module it may return a function `fill(module)`, which is called when the program imports that module. The
-optional function `patches(npu, modules) -> ContextManager` makes other changes, such as attributes of a real
+ModuleType]`, which is called in each installation, and returns modules for `sys.modules` that use the device `npu`. In
+place of a module, `modules` may return a function `fill(module)`, which is called when the program imports that module.
+The optional function `patches(npu, modules) -> ContextManager` makes other changes, such as attributes of a real
 framework. Its context is entered after the modules are installed, and left before they are removed.
 """
 

@@ -113,7 +113,7 @@ class Untried(Exception):
 
 
 def fact(evidence: Evidence, name: str) -> Any:
-    """Return the fact of this name. Raises Untried if the program did not ask the question, or asked it in vain."""
+    """Return the fact of this name. Raises Untried if the program did not ask the question, or if it got no answer."""
     value = evidence.facts.get(name)
     if value is None:
         raise Untried(evidence.facts.get(FAILED, {}).get(name, "the program did not try it"))

@@ -13,7 +13,7 @@ __all__ = ["PROBES"]
 
 
 def captured_name(evidence: Evidence) -> Outcome:
-    """Judge the file names: all have the form for captured graphs, and no two have one kernel and side."""
+    """Judge the file names: all have the form for captured graphs, and no two name the same kernel and side."""
     files = fact(evidence, "captured")
     parsed = [(parse_name(file["name"]), file["sides"]) for file in files]
     kernels = {

@@ -174,7 +174,7 @@ def generated_names(evidence: Evidence) -> Outcome:
 
 
 def statistics_ids(evidence: Evidence) -> Outcome:
-    """Judge task and stream in the names of statistics files: they are those of the kernel launch, so they differ.
+    """Judge task and stream in the names of statistics files: they belong to the launch of a kernel, so files differ.
 
     The pair (65535, 65535) would mean that CANN did not set them.
     """
@@ -218,8 +218,8 @@ def overflow_of_kernels(evidence: Evidence) -> Outcome:
 def overflow_values(evidence: Evidence) -> Outcome:
     """Judge the files of an overflow by their largest output.
 
-    In INF_NAN mode they are of the kernel that overflows and of those that pass its Inf on. In saturation mode there
-    is one file, with the largest float16: kernels that read this value do not overflow.
+    In INF_NAN mode the kernel that overflows has a file, and so have the kernels that pass its Inf on. In saturation
+    mode there is one file, with the largest float16: kernels that read this value do not overflow.
     """
     seen = []
     for name, inf_nan in _modes(evidence):

@@ -56,7 +56,7 @@ PROBES = probes(
     init_dump_twice=int(AclError.REPEAT_INITIALIZE),
     # The code of a second acl.init, which names a missing file.
     init_twice=int(AclError.REPEAT_INITIALIZE),
-    # True if a dump_level dumped an eager kernel.
+    # For each dump_level: True if a dump with it has files of an eager kernel.
     kernel_level={"op": False, "kernel": True},
     # The code of set_dump for a missing file.
     missing_file=int(AclError.INVALID_FILE),

@@ -225,9 +225,10 @@ def loaded_models_stop(evidence: Evidence) -> Outcome:
 
 
 def _loaded(evidence: Evidence) -> tuple[int, int, int]:
-    """Return the number of files after the runs of a model loaded before set_dump, one loaded later, and that again.
+    """Return the number of files after each of three runs of a model.
 
-    The third run follows finalize_dump. Raises Untried if the model that was loaded later wrote nothing.
+    For the first run the model was loaded before set_dump, for the second run after it. The third run follows
+    finalize_dump. Raises Untried if the second run wrote nothing.
     """
     before, after, ended = fact(evidence, "loaded")
     if after == before:

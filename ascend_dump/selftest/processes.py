@@ -29,7 +29,7 @@ _PROGRAMS = Path(__file__).with_name("programs")
 NO_DEVICE = 4
 #: Prefix of the scenarios whose program sets native dump options, without a capture of ascend_dump.
 INTERFACE = "interface-"
-#: Seconds until a process is ended. Importing a framework from a slow disk takes many of them.
+#: Seconds after which a process is ended: many, because importing a framework from a slow disk takes long.
 _TIMEOUT = 300
 #: Maximum size of the JSON file with a program's notes, in bytes.
 _LONGEST_TRUTH = 1 << 24

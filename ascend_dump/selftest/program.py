@@ -154,7 +154,7 @@ def _files(directory: Path) -> set[tuple[str, int]]:
 
 
 def _plain(network: Network, truth: _Truth) -> None:
-    """Run without a capture of its own: its results are compared with those of others, and the launcher captures it."""
+    """Run without starting a capture. Captured runs must have the same results. The launcher captures this scenario."""
     _run(network, truth, network.make(), mark=lambda: None)
 
 
@@ -176,7 +176,7 @@ def _with(network: Network, truth: _Truth, **settings: Any) -> None:
 def _refusal_noted(truth: _Truth) -> Iterator[None]:
     """Note the error of an adapter that refuses the capture before the first step.
 
-    The scenario is then skipped, it does not fail. Later errors are raised.
+    The checks of the scenario are then skipped, they do not fail. Later errors are raised.
     """
     try:
         yield

@@ -51,7 +51,7 @@ _TEXTS = {".json", ".jsonl", ".csv", ".txt"}
 _LARGEST = 64 << 10
 #: Maximum number of files of each process.
 _MOST_FILES = 12
-#: Minimum length of a private name. Shorter ones would replace parts of ordinary words.
+#: Minimum length of a private name. Shorter ones also occur as ordinary words.
 _SHORTEST = 3
 #: Names that are not private, because they identify nobody.
 _NOBODY = {"root", "localhost"}

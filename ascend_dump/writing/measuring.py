@@ -58,9 +58,9 @@ class Measuring:
         self._cache.age()
 
     def at_once(self, payload: Payload) -> bool:
-        """Set `payload.measured` for a payload with a digest, if its statistics are cached or one pass is enough.
+        """Set `payload.measured` for a payload with a digest, if this is fast, and return True; else return False.
 
-        Returns False if the payload was not measured.
+        It is fast if the statistics are cached, or if they can be computed in one pass over the bytes.
         """
         if payload.strided is not None:
             return False
@@ -104,7 +104,7 @@ class Measuring:
     def find_nonfinite(self, measured: MeasuredBytes) -> None:
         """Set `measured.is_finite` if the pass over the bytes shows that they have no NaN and no Inf.
 
-        If it does not show that, compute the statistics, which also sets `measured.nonfinite`.
+        Otherwise compute the statistics, which also sets `measured.nonfinite`.
         """
         if measured.scan is not None:
             measured.is_finite = measured.scan.is_finite()

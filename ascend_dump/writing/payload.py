@@ -32,9 +32,10 @@ __all__ = [
 QUEUED, COPYING, WRITING, DONE = range(4)
 
 #: The reason given in a record whose bytes changed before they were stored.
-CHANGED = "changed before it was stored, by another thread or unseen"
+CHANGED = "changed before it was stored, by another thread or by an unnoticed write"
 
-#: Approximate number of 8-byte words in a sample. A write to the whole tensor is detected, because it changes some.
+#: Approximate number of 8-byte words in a sample. A write to the whole tensor is detected, because it changes some of
+#: these words.
 _SAMPLED = 16
 _READ_ONLY = 0x100  # PyBUF_READ
 _bytes_at = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t)(

@@ -1,4 +1,6 @@
-"""Keep `keep` steps of a writer on disk, with the shards that they use, and remove others: older ones, or every second.
+"""Keep `keep` steps of a writer on disk, with the shards that they use.
+
+Older steps are removed. With `spread`, every second step is removed instead, each time `keep` steps are complete.
 
 A reader, or a restart after a kill, finds a step either complete or not at all: first its index is renamed, which
 removes the step from the dump. Its shards are deleted when no remaining step uses them. Files that the writer did not
@@ -20,7 +22,7 @@ from ascend_dump.writing.spread_steps import steps_between
 __all__ = ["GONE", "Retention"]
 
 #: The reason in a record whose shard was removed before the record was written.
-GONE = "its bytes went with an older step (keep=)"
+GONE = "its bytes were removed with an older step (keep=)"
 
 
 class _StepOnDisk:
@@ -68,7 +70,7 @@ class Retention:
         self._live: set[str] = set()
         #: The next shard number of each step: no number is used twice, even if the file was deleted.
         self._next_shards: dict[int, int] = {}
-        #: The next shard number of every step that was removed. Removed steps have numbers up to `_highest`.
+        #: A shard number that is unused in every removed step; the highest number of a removed step.
         self._next_removed, self._highest = 0, -1
 
     def begin(self, step: int) -> None:

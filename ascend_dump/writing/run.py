@@ -119,8 +119,8 @@ class HostRun:
 def _merge_retention(writers: Sequence[HostWriter]) -> dict[str, Any]:
     """Merge the fields that `HostWriter.kept` returns for several writers, which count their steps separately.
 
-    Numbers are summed. `first` and `last` are the lowest and the highest step that any writer removed. `ended` is that
-    of the first writer in the list that ended early.
+    Numbers are summed. `first` and `last` are the lowest and the highest step that any writer removed. `ended` is taken
+    from the first writer in the list that ended early.
     """
     fields_of_writers = [writer.kept() for writer in writers]
     merged: dict[str, Any] = {}

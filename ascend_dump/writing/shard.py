@@ -31,9 +31,9 @@ _WRITE_MAX = 0x7FFFF000
 #: Maximum number of characters of a name; longer names are shortened in the middle, so that no name fills the header.
 _LONGEST_NAME = 1000
 _MOST_DIMENSIONS = 64
-#: Maximum number of bytes of a header entry without its name (up to six bytes per character) and its shape, and of one
-#: dimension of the shape.
+#: Maximum number of bytes of a header entry without its name (up to six bytes per character) and its shape.
 _ENTRY = 200
+#: Maximum number of bytes of one dimension of the shape.
 _DIMENSION = 21
 #: Bytes reserved for the header of a step's first shard: enough for the largest entry, or for about 100 usual ones.
 _FIRST_ROOM = 16 * 1024

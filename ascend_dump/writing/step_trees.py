@@ -24,8 +24,8 @@ _DEEPEST = 7
 class StepDirectory(NamedTuple):
     """The directory of one step.
 
-    stream  path of the parent directory, relative to the directory of the run. All its steps are those of one graph,
-            model or process, which counts its own steps
+    stream  path of the parent directory, relative to the directory of the run. All steps in the parent directory belong
+            to one graph, model or process, which counts its own steps
     """
 
     stream: str

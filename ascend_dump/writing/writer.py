@@ -65,8 +65,9 @@ class HostWriter:
 
     tensors    True to write values; otherwise only the index is written
     stats      names of the `Statistics` fields to record; empty for none
-    max_bytes  limit for the bytes of tensors, and of those of other files that exceed 1 MiB; without `tensors`, for
-               the bytes of index and statistics. Recording stops before the limit is exceeded
+    max_bytes  limit for the bytes of tensors plus the bytes of other files, of which the first MiB does not count.
+               Without `tensors` it is the limit for the bytes of index and statistics. Recording stops before the
+               limit is exceeded
     steps      the number of steps that will be recorded; None if unknown. After the first one a warning is logged if
                the disk or `max_bytes` has no room for all of them
     keep       the number of last steps to keep on disk; `max_bytes` then applies to the bytes on disk

@@ -93,7 +93,7 @@ for _ in range(3):
         with ascend_dump.capture(model, path=dumps):
             thread = threading.Thread(target=call, args=(model,))
             thread.start(), thread.join()
-        assert "called 1 times in threads other than the one that started it" in complaint(caplog)
+        assert "called 1 times in threads other than the one that started the capture" in complaint(caplog)
         assert "never called" not in complaint(caplog)
 
     def test_block_without_operators(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:

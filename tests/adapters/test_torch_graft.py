@@ -130,7 +130,7 @@ def test_an_input_whose_elements_share_memory_is_left_alone(tmp_path: Path, capl
 
     run(torch.zeros(1, 2), name="a")
     assert run(torch.ones(1, 2), name="b", graft={"t_0.input.0": tmp_path / "a"}).sum() == 6
-    assert "graft of 't_0.input.0': it is a view in which several elements are one in memory" in caplog.text
+    assert "graft of 't_0.input.0': it is a view in which several elements share their memory" in caplog.text
 
 
 def test_steps_that_are_not_recorded_are_left_alone(reference: Path, tmp_path: Path) -> None:

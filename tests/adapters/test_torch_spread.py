@@ -66,7 +66,7 @@ def test_a_listing_says_that_steps_were_removed(dumps: Path) -> None:
     [
         ({"keep": None}, "keep= says how many steps stay, 2 or more"),
         ({"keep": 1}, "keep= says how many steps stay, 2 or more"),
-        ({"data": "full"}, "of tensors only the last steps can be kept"),
+        ({"data": "full"}, "tensors can be kept only of the last steps"),
         ({"options": {"spread": "yes"}}, "give True or False"),
     ],
 )

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from torch_helpers import slow_down  # noqa: E402  (needs torch)
 
-CHANGED = "changed before it was stored, by another thread or unseen"
+CHANGED = "changed before it was stored, by another thread or by an unnoticed write"
 BIG = 200_000
 
 

@@ -53,8 +53,8 @@ def kind_of_collective(namespace: str, base: str) -> str:
 class Reductions:
     """A context that notes the operation (such as sum or max) of each reduction that the program starts.
 
-    It is needed because dispatch modes get only an opaque object for the operation. The operation stays unknown if
-    PyTorch starts the reduction itself, as in DistributedDataParallel.
+    This context is needed because dispatch modes get only an opaque object for the operation. The operation stays
+    unknown if PyTorch starts the reduction itself, as in DistributedDataParallel.
     """
 
     def __init__(self, guard: Callable[..., Any]) -> None:

@@ -35,7 +35,7 @@ class RtError:
 
 
 class Memory:
-    """The allocated blocks of host and device. Device memory is host memory to which the host has no access here.
+    """The allocated blocks of host and device. Device blocks are simulated in host memory that host functions refuse.
 
     limit: number of bytes that can be allocated.
     """

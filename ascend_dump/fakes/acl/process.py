@@ -170,9 +170,9 @@ class AclProcess:
         return self.add(("stream", [])), AclError.SUCCESS
 
     def enqueue(self, stream: int, work: Callable[[], int]) -> int:
-        """Add work to a stream, and return a code. It is done when the stream is synchronised.
+        """Add work to a stream, and return a code. The work is done when the stream is synchronised.
 
-        In the default stream, 0, it is done at once, and its code is returned.
+        In the default stream, 0, the work is done at once, and its own code is returned.
         """
         if not self.context:
             return RtError.CONTEXT_NULL

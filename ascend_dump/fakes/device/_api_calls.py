@@ -12,9 +12,9 @@ Differences from these sources:
 - All replays of a captured graph append to the files of the first replay. In the real library, the record of a file is
   freed after the first replay (dump_stream_info.cpp:513-529), so the behaviour at the second one is undefined.
   (assumption cann.captured_name)
-- On a device, the kernels that an API launches depend on types, shapes and the device. Here it is one main kernel, and
-  kernels that put operands in order and write results to views. AI Core has kernels for all types but float64 and
-  complex128.
+- On a device, the kernels that an API launches depend on types, shapes and the device. Here an API launches one main
+  kernel, and kernels that put operands in order and write results to views. AI Core has kernels for all types but
+  float64 and complex128.
 - nn.LSTM and nn.GRU call the APIs of their parts, instead of aclnnLSTM and aclnnGRU. aclnnInplaceMish,
   aclnnInplaceLog10 and aclnnSearchSorteds advance the counter of calls by one, instead of two.
 - An executor is reused if the API, and the shapes and types of its tensors, are the same. Scalars are not compared.

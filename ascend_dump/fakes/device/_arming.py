@@ -135,7 +135,7 @@ def _arming(
 
 
 def read_options(options: Mapping[str, str], *, env: Mapping[str, str], cwd: str, soc: str, time: str) -> Answer:
-    """Read the options of a session as GE does. The code is 0, or -1 if GE refuses one.
+    """Read the options of a session as GE does. The code is 0, or -1 if GE refuses an option.
 
     time: the name of the time directory. (assumption cann.overflow_modes)
     """

@@ -36,7 +36,7 @@ __all__ = ["Addresses", "KernelCall", "exception_file", "opdebug_file", "operato
 
 #: The attribute with the slices of FFTS+. The device writes no other attribute to headers.
 _SLICES = "_sgt_json_info"
-#: The first address of device memory, and the distance of which addresses are multiples.
+#: The first address of device memory, and the number of which all addresses are multiples.
 _BASE, _ALIGNMENT = 0x12C040000000, 512
 #: Statistics that `dump_stats` can request, in the order of the columns -> index in the result of `format_statistics`.
 _CHOSEN = {"Max": 0, "Min": 1, "Avg": 2, "Nan": 4, "Negative Inf": 5, "Positive Inf": 6}
@@ -139,8 +139,8 @@ def opdebug_file(
 ) -> None:
     """Write the overflow record of an operator.
 
-    The file has the name of the debug operator, with task 0. address: of the record's buffer. status, unit: as in
-    `Faults.overflow`. stamp: the time in µs.
+    The file has the name of the debug operator, with task 0. address: the address of the record's buffer. status,
+    unit: as in `Faults.overflow`. stamp: the time in µs.
 
     (assumption cann.overflow_file)
     (assumption cann.overflow_task)

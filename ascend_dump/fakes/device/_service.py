@@ -64,7 +64,7 @@ class DumpService:
     def run_in_model(
         self, call: KernelCall, model: LoadedModel, step: Optional[int], producers: Producers, *, on: bool
     ) -> None:
-        """Dump, watch or check an operator of a model for overflow, by the settings of the model.
+        """Dump an operator of a model, watch it, or check it for overflow, as the settings of the model request.
 
         on: False if the dump was ended after the model was loaded; then nothing is written.
         """
@@ -85,7 +85,7 @@ class DumpService:
             self._watch(call, model, step, folder, arming)
 
     def _remember(self, call: KernelCall, model: LoadedModel) -> None:
-        """Store the outputs of an operator that is watched or trampled, and carry out its own trampling."""
+        """Store the outputs of an operator that is watched or trampled, and overwrite the outputs that it tramples."""
         name = call.node.name
         ge = None if model.arming is None else model.arming.ge
         watched = {trample.watched for trample in self.tramples} | (frozenset() if ge is None else ge.watched)

@@ -55,9 +55,10 @@ class Disk:
             self._left -= size
 
     def write_dump(self, path: str, tensors: Sequence[Any], *, exception: bool = False, **header: Any) -> None:
-        """Append a dump to a file. path: as CANN builds it, with double slashes, because long names are its hash.
+        """Append a dump to a file.
 
-        exception: it is an exception dump. header: further fields of the header.
+        path: as CANN builds it, with double slashes, because its hash replaces a name that is too long. exception: True
+        for an exception dump. header: further fields of the header.
         """
 
         def put(file: Path) -> None:

@@ -16,7 +16,7 @@ Nodes are in execution order. An input of a node is `name:index`, where name is 
 node, and index is the number of its output. Types and attributes are those of GE operators; `fakes.kernels.npu_ops`
 lists the types that can be computed. A constant has a type, a shape, and either `values` (a flat list in C order) or
 `data` (base64 of the little-endian bytes). `status_check` is optional; in a node, `original_names`, `no_task`, `attrs`
-and `inputs` are.
+and `inputs` are optional.
 """
 
 from __future__ import annotations

@@ -53,8 +53,9 @@ def convolve(inputs: Sequence[_Array], attrs: _Attrs) -> _Array:
 def pool(x: _Array, attrs: _Attrs, *, highest: bool) -> _Array:
     """Return the maximum of each window if `highest`, else its mean.
 
-    attrs: data_format, ksize, strides, pads or padding, and ceil_mode. A mean is the sum divided by the number of
-    elements without padding; if `exclusive` is false with padding. `divisor_override` is another divisor.
+    attrs: data_format, ksize, strides, pads or padding, and ceil_mode. For a mean also `exclusive` and
+    `divisor_override`: the sum is divided by the number of elements in the window, which includes the padding only if
+    `exclusive` is false; or by `divisor_override`, if that is set.
     """
     result: _Array
     last = attrs.get("data_format", "NCHW") == "NHWC"

@@ -49,9 +49,9 @@ _SUPPORTED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 def compute(op_type: str, name: str, inputs: Sequence[Optional[_Array]], attrs: _Attrs) -> tuple[_Array, ...]:
     """Return the outputs of an operator.
 
-    name: its name, for messages. inputs: None for an absent optional input; it must be behind the others. Raises
-    NotSupported for a type that is not in the table, and for values of attributes that are not in `_SUPPORTED`; raises
-    ConfigError for invalid inputs or attributes.
+    name: its name, for messages. inputs: the arrays; None for an absent optional input, which must come after the
+    others. Raises NotSupported for a type that is not in the table, and for values of attributes that are not in
+    `_SUPPORTED`; raises ConfigError for invalid inputs or attributes.
     """
     fed = [array for array in inputs if array is not None]
 

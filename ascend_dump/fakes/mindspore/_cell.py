@@ -375,7 +375,7 @@ def _named_inputs(function: Callable[..., Any], args: Sequence[Any], kwargs: Map
 def _signature(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the part of a graph's key that depends on its arguments. A new key means that a new graph is compiled.
 
-    It has the types and shapes of tensors, and the values of other arguments.
+    This part contains the types and shapes of tensors, and the values of other arguments.
     """
 
     def key_of(value: Any) -> Any:

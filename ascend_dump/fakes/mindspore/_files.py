@@ -177,7 +177,7 @@ class KernelDumper:
     def _write_history(self, graph: CompiledGraph, iteration: int) -> None:
         """Append an iteration to the file of executed iterations of a graph.
 
-        If several graphs run in one iteration, only the first of them does so.
+        If several graphs run in one iteration, only the file of the first graph gets the iteration.
         """
         if self.process.rank_id == 0 and self.settings.op_debug_mode != 4 and iteration != self._last_iteration:
             name = f"ms_global_execution_order_graph_{graph.number}.csv"

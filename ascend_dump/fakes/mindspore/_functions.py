@@ -218,7 +218,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 def matmul_kernel(
     x: Value, y: Value, transpose_x: bool = False, transpose_y: bool = False, *, kernel: str = "MatMul"
 ) -> Tensor:
-    """Run the kernel MatMul or BatchMatMul. transpose_x, transpose_y: multiply by the transposed operand."""
+    """Run the kernel MatMul or BatchMatMul. transpose_x, transpose_y: True to transpose this operand."""
     return execute(kernel, x, y, _YES if transpose_x else _NO, _YES if transpose_y else _NO)[0]
 
 

@@ -256,7 +256,7 @@ GRADIENTS: Mapping[str, Rule] = {
 def gradients(
     tape: Tape, loss: Union[Tensor, Sequence[Any]], targets: Sequence[Tensor], seed: Optional[Tensor] = None
 ) -> list[Tensor]:
-    """Return the gradients of the sum of `loss` by each of `targets`.
+    """Return the gradients of the sum of `loss` with respect to each of `targets`.
 
     loss: a tensor, or several. seed: the gradient of the loss, 1 by default. For a target on which the loss does not
     depend, and for a parameter that requires no gradient, the gradient is zeros.

@@ -43,9 +43,9 @@ _OLDER = (
 def make_executors() -> tuple[type, type]:
     """Return the two classes by which MindSpore runs the graphs of cells and of functions.
 
-    They exist because tools wrap their methods. As in MindSpore, `compile` is called first, then `run` of the first
-    class, or the object itself of the second one. Here `compile` does nothing: the process compiles a graph after its
-    first run.
+    They exist because tools wrap their methods. As in MindSpore, `compile` is called first. Then `run` is called for
+    the first class; for the second class the object itself is called. Here `compile` does nothing: the process compiles
+    a graph after its first run.
     """
 
     class _CellGraphExecutor:
@@ -137,8 +137,7 @@ class MindSporeProcess(MindSporeState):
     def _prepare_compilation(self) -> bool:
         """Read the dump JSON before a compilation. Returns True if the files that describe the graph are written.
 
-        They are not written by the compilation that reads an accepted dump JSON first, if earlier compilations found
-        none.
+        If earlier compilations found no dump JSON, the first compilation that finds one does not write these files.
         """
         runtime = self.runtime
         if runtime.ge and not runtime.old_ge and self._dumps_tensors is None and os.environ.get(CONFIG_VARIABLE):

@@ -1,7 +1,7 @@
 """Write a graph as text, as GE does: `ge_proto_<n>_graph_<id>_Build.txt`.
 
 GE can write a graph after each stage of its compilation; the last stage is Build. The stage Build is always written, in
-full, if a dump path is set. The fake writes no other stages and no ONNX files, but counts them in `<n>`, as GE does.
+full, if a dump path is set. The fake writes no other stages and no ONNX files, but `<n>` counts all stages, as in GE.
 Sources: GE graph_metadef graph_utils.cc (names, directories, DUMP_GE_GRAPH, DUMP_GRAPH_LEVEL, DUMP_GRAPH_FORMAT) and
 graph_manager.cc.
 """

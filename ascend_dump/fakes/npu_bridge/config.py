@@ -16,7 +16,7 @@ from ascend_dump.fakes.npu_bridge.process import import_tensorflow
 
 __all__ = ["fill", "set_npu_defaults"]
 
-#: Options of NPURunConfig that neither RunConfig has nor the dump, with their defaults.
+#: Options of NPURunConfig that RunConfig does not have and that do not concern the dump, with their defaults.
 _OPTIONS: dict[str, Any] = {
     **dict.fromkeys(
         (
@@ -62,7 +62,7 @@ _OPTIONS: dict[str, Any] = {
     "all_tensor_not_empty": False,
     "oo_level": "O3",
 }
-#: Options that NPURunConfig stores as attributes of the same name. The other attributes have an underscore before it.
+#: Options that NPURunConfig stores as attributes of the same name. For other options an underscore precedes the name.
 _PUBLIC = frozenset(
     (
         *("mix_compile_mode", "enable_data_pre_proc", "is_tailing_optimization", "variable_format_optimize"),

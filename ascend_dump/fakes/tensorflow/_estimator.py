@@ -257,7 +257,10 @@ class Estimator:
 
 
 def _verify_arguments(model_fn: Any, params: Any) -> None:
-    """Raise ValueError if a model function has unknown arguments, or lacks necessary ones. TypeError: no function."""
+    """Raise ValueError if a model function has unknown arguments, or lacks necessary ones.
+
+    Raise TypeError if it is no function.
+    """
     if not callable(model_fn):
         raise TypeError("unsupported callable")
     bound = set(model_fn.keywords) if isinstance(model_fn, functools.partial) else set()
@@ -301,7 +304,10 @@ class _Saver:
         self._last: Optional[tuple[int, float]] = None
 
     def save_at(self, step: int, *, end: bool = False) -> None:
-        """Save a checkpoint if the interval has passed. end: save also before, unless this step is already saved."""
+        """Save a checkpoint if the interval has passed.
+
+        end: save even if the interval has not passed, unless this step is already saved.
+        """
         if not (self._steps or self._seconds):
             return
         now = time.monotonic()

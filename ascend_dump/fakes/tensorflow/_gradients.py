@@ -27,7 +27,7 @@ _STOPS = frozenset(
 
 
 def gradients(ys: Any, xs: Any, grad_ys: Any = None, name: str = "gradients") -> list[Optional[Tensor]]:
-    """Return the gradients of the sum of `ys` by each of `xs`; None if `ys` do not depend on it.
+    """Return the gradients of the sum of `ys` with respect to each of `xs`; None for an x on which no y depends.
 
     grad_ys: the gradients of `ys`, ones by default. Raises NotSupported for an operation for which the fake has no
     gradient.
@@ -197,7 +197,7 @@ def _of_cross_entropy(op: Operation, grad: Tensor) -> Sequence[Optional[Tensor]]
 
 
 class _Optimizer:
-    """The base of optimizers. It computes the gradient by each variable, and adds an update for each."""
+    """The base of optimizers. For each variable it adds operations that compute the gradient and that update it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -214,7 +214,7 @@ class _Optimizer:
     def compute_gradients(
         self, loss: Tensor, var_list: Optional[Iterable[Any]] = None
     ) -> list[tuple[Optional[Tensor], Any]]:
-        """Return pairs of a gradient (None if the loss does not depend on it) and a variable.
+        """Return pairs of the gradient for a variable (None if the loss does not depend on it) and the variable.
 
         var_list: all trainable variables by default. Raises ValueError if there are none.
         """

@@ -204,7 +204,7 @@ class Sequential:
             session.run(weight.initializer, {weight.initial_value: value})
 
     def _session(self) -> Any:
-        """Return the backend's session. Variables of this model that it has not initialised are initialised before."""
+        """Return the backend's session, after initialising the variables of this model that are not initialised."""
         session = self._backend.get_session()
         new = [weight.initializer for weight in self.weights if not session._has(weight.op)]
         if new:

@@ -230,7 +230,7 @@ def _sparse_cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> An
 
 @_kernel("SoftmaxCrossEntropyWithLogits")
 def _cross_entropy(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-    """Return the loss of each row, and the gradient of the loss by the logits."""
+    """Return the loss of each row, and the gradient of the loss with respect to the logits."""
     logits, labels = inputs
     probabilities = _softmax([logits], attrs)
     shifted = logits - logits.max(axis=-1, keepdims=True)

@@ -137,7 +137,10 @@ def _assign(op_type: str, ref: Tensor, value: Tensor, name: Optional[str]) -> Te
 
 
 def refuse_options(what: str, options: Mapping[str, Any], *harmless: str) -> None:
-    """Raise NotSupported if an option is set, that is, not None. what: the function. harmless: options to ignore."""
+    """Raise NotSupported if an option is set, that is, not None.
+
+    what: the name of the function that got the options. harmless: options to ignore.
+    """
     for name, value in options.items():
         if value is not None and name not in harmless:
             raise NotSupported(

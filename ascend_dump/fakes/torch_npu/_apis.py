@@ -54,8 +54,8 @@ def _rank(api: str, *, overload: str, is_scalar: bool, is_variant: bool) -> tupl
     """Return the sort key of an API among the candidates for an operator; the smallest is chosen.
 
     An API that is named after the overload comes first, then one that takes a scalar, or a tensor, as the operator
-    does. overload: in lower case. is_scalar: an operand is a number. is_variant: the API's name is that of another
-    candidate with a last letter more, such as aclnnAdds for aclnnAdd; such an API takes a scalar.
+    does. overload: in lower case. is_scalar: an operand is a number. is_variant: the API's name is the name of another
+    candidate with one letter appended, such as aclnnAdds for aclnnAdd; such an API takes a scalar.
     """
     is_named_after_overload = overload not in ("", "tensor", "scalar") and api.lower().endswith(overload)
     takes_scalar = is_variant or api.endswith("Scalar")

@@ -1,7 +1,7 @@
 """PyTorch's private device type under the name `npu`: tensors in host memory, and kernels that run on the host.
 
-A tensor of the device has an *alias*: a tensor of the host or of the device with the same memory. An operator on
-tensors of the device runs on their host aliases, and its results become tensors of the device without a copy.
+An *alias* of a tensor is another tensor, of the host or of the device, with the same memory. An operator on tensors of
+the device runs on their host aliases, and its results become tensors of the device without a copy.
 
 PyTorch can rename its private device type only once in a process. So the backend is registered at the first
 installation of the fake, and stays. While no fake is installed, its operators raise NotSupported.
@@ -25,8 +25,8 @@ from ascend_dump.fakes.torch_npu._operators import register_operators
 __all__ = ["NAME", "Device", "Operands", "host_alias", "installations", "is_npu", "npu_alias", "register"]
 
 NAME = "npu"
-#: File with the names of ATen operators for which torch_npu has kernels. For a new device without them, PyTorch would
-#: compose these operators of others.
+#: File with the names of ATen operators for which torch_npu has kernels. Without a kernel for the device, PyTorch would
+#: compose such an operator of others.
 _COMPOSED = Path(__file__).with_name("aten_operators.txt")
 
 
@@ -102,7 +102,7 @@ class Operands:
     def __init__(self) -> None:
         self.pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.host: list[torch.Tensor] = []
-        #: The number of the device, None if no argument has a device or none with a number.
+        #: The number of the device, None if no argument has a device with a number.
         self.index: Optional[int] = None
 
     def lower(self, value: Any) -> Any:
@@ -167,7 +167,7 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
     # Let backward passes run in the thread that starts them. PyTorch has backward threads only for devices that were
     # registered before the first backward pass of the process, and this device was registered later.
     torch._C._set_multithreading_enabled(False)
-    # Hide the calls below from active function modes. They would see them if C++ called the operator (backward pass).
+    # Hide the calls below from active function modes, which would see them if C++ called the operator (backward pass).
     with torch._C.DisableTorchFunction():
         operands = Operands()
         names = [argument.name for argument in func._schema.arguments if argument.is_out]

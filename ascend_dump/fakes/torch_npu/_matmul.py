@@ -266,9 +266,7 @@ def _quantize(
     div_mode: bool = True,
 ) -> torch.Tensor:
     if scalar_type(dtype, torch.int8) != torch.int8:
-        raise NotSupported(
-            f"the fake torch_npu has npu_quantize to int8, not to {dtype}", hint="use torch.qint8's int8"
-        )
+        raise NotSupported(f"the fake torch_npu has npu_quantize to int8, not to {dtype}", hint="use dtype=torch.int8")
     shape = [-1 if dim == axis % x.dim() else 1 for dim in range(x.dim())]
     scale = scales.float().view(shape)
     values = x.float() / scale if div_mode else x.float() * scale

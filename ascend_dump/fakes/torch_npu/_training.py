@@ -93,7 +93,7 @@ def _optimizer(name: str, plain: Any) -> Any:
         def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
             """Scale the gradients of all parameters so that their common norm is at most `max_norm`.
 
-            Returns the norm before.
+            Returns the norm before the scaling.
             """
             parameters = [parameter for group in self.param_groups for parameter in group["params"]]
             return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type, foreach=False)

@@ -13,7 +13,7 @@ operators on its tensors raise NotSupported until the next installation, and `to
 All other changes are undone.
 
 Sources: torch_npu 2.13, `npu/__init__.py`, `npu/utils.py`, `npu/npu_config.py` (`init_dump`, `set_dump` and
-`finalize_dump` in `torch_npu.npu` are those of this file, because it is imported last), `_init/registry`,
+`finalize_dump` in `torch_npu.npu` are those of npu_config.py, because it is imported last), `_init/registry`,
 `npu_native_functions.yaml`; op-plugin's `op_plugin_functions.yaml`; and the files that `_process` names.
 
 Differences from torch_npu:

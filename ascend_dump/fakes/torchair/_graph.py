@@ -114,7 +114,8 @@ class ConcreteGraph(GraphRunner):
 
         from ascend_dump.fakes.torchair._engine import DUMP_KEYS
 
-        # When the graph is created, PyTorch would make fake tensors, which have no memory. So it is done here.
+        # The constants are made here, because PyTorch would make fake tensors, which have no memory, when the graph is
+        # created.
         constants = self._constant_values.items()
         self._constants = {name: torch.tensor(values, dtype=dtype) for name, (values, dtype) in constants}
         shared = dict(self._config.as_dict()[1])

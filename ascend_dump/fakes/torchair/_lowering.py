@@ -12,7 +12,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 __all__ = ["Constant", "Inner", "LoweredOp", "Namer", "lower"]
 
-#: ATen operator, in all its overloads -> type of the one GE operator that it becomes. The tensors are the same.
+#: ATen operator, in all its overloads -> type of the one GE operator that it becomes, with the same tensors.
 _SAME = {
     "_adaptive_avg_pool2d": "AdaptiveAvgPool2d",
     "_log_softmax": "LogSoftmaxV2",

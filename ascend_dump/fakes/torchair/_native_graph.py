@@ -106,7 +106,7 @@ class NpuGraph:
         self._session.ensure()
         loaded, npu = self._loaded, self._session.npu
         if self._model is None or self._model not in npu.models:
-            # The model is loaded in the first run, and again after a session ended: that unloads it.
+            # The model is loaded in the first run, and again after the end of a session, which unloads it.
             self._model, self._steps = self._load_model(loaded.graph), 0
         npu.begin_step(self._model, self._steps)
         self._steps += 1

@@ -39,7 +39,7 @@ class NativeSession:
     def initialize(self, options: Mapping[str, str]) -> None:
         """Start GE with the options of the first call. The options of later calls are ignored.
 
-        Raises RuntimeError if acl or GE refuses the options. After a refusal by GE, later calls raise it again.
+        Raises RuntimeError if acl or GE refuses the options. After a refusal by GE, later calls raise the error again.
 
         (assumption torchair.first_graph)
         """
@@ -67,7 +67,7 @@ class NativeSession:
             raise RuntimeError(self._failure)
 
     def set_dump(self, config: str) -> None:
-        """Pass the path of a dump JSON to acl. If acl refuses it, that is only written to the device's log.
+        """Pass the path of a dump JSON to acl. A refusal by acl is only written to the device's log.
 
         (assumption torchair.refusal_dropped)
         """

@@ -44,7 +44,7 @@ class Dumps:
         return root
 
     def keys(self, name: str, **settings: Any) -> dict[str, Any]:
-        """Return the dump settings of a session that dumps to the directory `name`. settings: further ones."""
+        """Return the dump settings of a session that dumps to the directory `name`. settings: additional settings."""
         return {"enable_dump": True, "dump_path": str(self.root(name)), "dump_mode": "all", **settings}
 
     def files(self, name: str) -> list[DeviceFile]:

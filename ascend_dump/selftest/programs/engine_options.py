@@ -1,4 +1,4 @@
-"""Facts about session options of GE that torchair itself does not set. They are added to those that torchair sets.
+"""Facts about session options of GE that torchair itself does not set. The program adds them to torchair's options.
 
 Each question opens GE anew. After GE refused options, it is opened with valid ones: GE might refuse all options once
 it has refused some, and then the question has no answer.

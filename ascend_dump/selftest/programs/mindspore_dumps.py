@@ -131,7 +131,7 @@ def stored_types(dumped: Dumped) -> dict[str, list[str]]:
 def sampled(dumped: Dumped) -> dict[str, Any]:
     """Return the shape of the dumped float32 arrays, and True if one has the first elements of the network's input.
 
-    If the arrays have several shapes, it is the one with the most dimensions.
+    If the arrays have several shapes, the one with the most dimensions is returned.
     """
     tensors = dumped.some_tensors().items()
     arrays = [np.load(path, allow_pickle=False) for path, name in tensors if str(name.dtype).lower() == "float32"]

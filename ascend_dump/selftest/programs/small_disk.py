@@ -23,7 +23,8 @@ acl: Any = import_module("acl")
 DEVICE = 0
 #: Constants of Linux' sched.h and mount.h.
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
-#: Sizes of the file systems, and the bytes that a file takes in each: at least one page of memory.
+#: Sizes of the file systems, and the size in bytes of a file in each of them. The file takes at least one page of
+#: memory, so the smaller file system has less than 1 MiB free.
 SIZES, TAKEN = {"tight": "1m", "roomy": "64m"}, 64 << 10
 
 
