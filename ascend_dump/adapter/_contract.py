@@ -145,8 +145,8 @@ class Adapter(ABC):
         moment. After the last step, or once `begin.over` is set, the adapter calls `begin.done` in a thread of the
         program.
 
-        Returns a function that cancels this. It returns False if the step has begun already. By default this method
-        raises NotSupported.
+        Returns a function that cancels the arrangement; that function returns False if the step has begun already. By
+        default this method raises NotSupported.
         """
         self.may_attach(begin.request)
         raise AssertionError("may_attach refuses what has no attach")

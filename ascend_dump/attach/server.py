@@ -213,7 +213,7 @@ class Attachment:
             try:
                 if self._capture is not None:
                     self._capture.stop()
-            except Exception as error:  # may be an exception of the program, such as one of work that it has queued
+            except Exception as error:  # also exceptions of work that the program has queued on a device
                 self._note(error)
                 log.warning("%s", error)
             finally:

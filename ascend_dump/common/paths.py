@@ -60,7 +60,7 @@ CATALOG = ".ascend-dump-catalog"
 REMOVED_DIRECTORY = ".ascend-dump-removed-"
 #: Prefix of the file that lists the uploaded files with their hashes.
 PUSHED = ".ascend-dump-pushed-"
-#: Prefixes of the names above, which do not belong to the dump and are skipped by readers.
+#: Prefixes of the names of files and directories that do not belong to the dump. Readers skip them.
 NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY)
 #: Errors that mean that the path is wrong, and not that the disk failed.
 _WRONG_PATH = frozenset(
@@ -124,8 +124,8 @@ class RunDirectory(NamedTuple):
     It is planned before the check of a capture, and created after the check.
     launched: True if the capture was started by ASCEND_DUMP and not by the program itself
     model: for a capture without a target, the name of the model in the dump; "" for none
-    part: the name of the directory inside the run, if `path` is such a directory: that of one call of a decorated
-    function, or of all its calls
+    part: if `path` is a directory inside the run, for one call of a decorated function or for all calls: its name; ""
+    for the directory of the run itself
     """
 
     path: Path

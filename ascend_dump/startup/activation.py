@@ -323,7 +323,7 @@ def _has_begun() -> bool:
 
 
 def _is_written(path: str, since: float) -> bool:
-    """Return True if a run, at `{rank}/{time}`, was created in this directory of dumps."""
+    """Return True if a run, at `{rank}/{time}`, was created in this directory of dumps after the time `since`."""
     for entry in (path, *_entries(path)):
         with contextlib.suppress(OSError):
             # 2 seconds less, because file systems round their times.
