@@ -230,7 +230,7 @@ def choose(target: Any, framework: Optional[str]) -> Adapter:
             )
         if not adapter.accepts(target):
             raise AdapterNotFound(
-                f"the adapter {framework!r} cannot capture a {_describe(target)}",
+                f"the adapter {framework!r} cannot capture {_describe(target)}",
                 hint="leave framework= out to let the target decide",
             )
         return adapter
@@ -247,7 +247,7 @@ def choose(target: Any, framework: Optional[str]) -> Adapter:
         return max(candidates, key=lambda adapter: adapter.priority)
     names_and_reasons = ", ".join(f"{info.name} ({info.reason})" for info in adapters()) or "none"
     raise AdapterNotFound(
-        f"nothing here captures a {_describe(target)}",
+        f"no adapter captures {_describe(target)}",
         hint=f"import the framework first, or name it with framework=; registered: {names_and_reasons}",
     )
 
@@ -287,7 +287,7 @@ def _importable(module: str) -> bool:
 
 def _describe(target: Any) -> str:
     return (
-        "whole process (no target given)"
+        "a whole process (no target given)"
         if target is None
-        else f"{type(target).__module__}.{type(target).__qualname__}"
+        else f"an object of type {type(target).__module__}.{type(target).__qualname__}"
     )

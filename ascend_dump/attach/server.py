@@ -113,7 +113,7 @@ class Attachments:
         dump_request = DumpRequest.from_mapping({**base, **self._defaults, **settings})
         if dump_request.strict:
             raise ConfigError(
-                "strict=True decides the exit code of a program, and this one runs already",
+                "strict=True decides the exit code of a program, and this program already runs",
                 hint="leave it out: `ascend-dump attach` ends with an error if nothing was recorded",
             )
         # The client may run in another directory.

@@ -264,7 +264,7 @@ class Capture:
         if self._adapter is not None and self._adapter.counts_steps(self._target):
             raise NotSupported(
                 f"step() was called, but {self._adapter.name} counts the steps of this target: each top-level call is "
-                "one",
+                "one step",
                 hint="leave out cap.step(), or capture without a target",
             )
         self._step += 1

@@ -230,7 +230,7 @@ class _Upload:
                 self._remember(name, _Noted(before.st_size, before.st_mtime_ns, hashes.xxh3, stored.stamp))
                 return PushedFile(name, before.st_size, False, how)
         hashes = _Hashes()
-        tried(lambda: self._send(path, name, hashes), f"{self._url}/{name}", missing="the bucket is not there")
+        tried(lambda: self._send(path, name, hashes), f"{self._url}/{name}", missing="the bucket does not exist")
         after = path.lstat()
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             with self._lock:
@@ -240,7 +240,7 @@ class _Upload:
         how = self._is_stored(name, stamp, hashes)
         if not how:
             raise StorageError(
-                "the store holds other bytes than were sent",
+                "the bytes in the store differ from the bytes that were sent",
                 path=f"{self._url}/{name}",
                 hint="push again; if the error remains, another program writes there, or the store is damaged",
             )
