@@ -82,7 +82,7 @@ def overflow(
     the operator's tensors. If no device reported an overflow, as in dumps of the host, the recorded values are checked.
     Inf that the program writes itself, such as an attention mask, is no overflow. NaN or Inf that has disappeared from
     all tensors at the end of its step is harmless so far: such operators are listed at the end, if the dump contains
-    all operators of the step. Times are those of the devices' clocks, which may differ between machines.
+    all operators of the step. Times come from the devices' clocks, which may differ between machines.
     """
     from ascend_dump.analysis.overflow import find_overflows
 

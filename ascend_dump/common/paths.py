@@ -174,7 +174,7 @@ class RunDirectory(NamedTuple):
             run, owner = self._make_in(opened)
             status = os.fstat(opened)
             levels = status.st_uid
-            # The owner is compared with that of our new directory, and not with the user of the process, because
+            # The owner is compared with the owner of our new directory, and not with the user of the process, because
             # network file systems may report another owner.
             if levels not in (owner, 0):
                 os.rmdir(run.path.name, dir_fd=opened)
@@ -331,8 +331,8 @@ def _is_link(name: str, directory: Optional[int]) -> bool:
 
 @contextlib.contextmanager
 def located(path: Union[str, Path]) -> Iterator[tuple[str, Optional[int]]]:
-    """Yield (name, descriptor) for functions with `dir_fd`: the descriptor is that of the run's directory above `path`,
-    and the name is relative to it. Outside of the runs of this process, yield (path, None).
+    """Yield (name, descriptor) for functions with `dir_fd`: the descriptor of the run's directory above `path`, and the
+    name relative to this directory. Outside of the runs of this process, yield (path, None).
 
     A user with write access to a directory above a run can replace the run's directory by a link. Raises ForeignFile
     then.

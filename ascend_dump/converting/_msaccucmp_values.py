@@ -149,7 +149,7 @@ def _float8_values(data_type: int) -> _Array:
 def convert_layout(
     array: _Array, source: str, target: str, shape: Sequence[int], to: Sequence[int], group: int
 ) -> _Array:
-    """Return a flat array in another layout. to: the original shape, which msaccucmp takes for that of the target.
+    """Return a flat array in another layout. to: the original shape, which msaccucmp takes for the target's.
 
     Raises NotSupported for layouts between which msaccucmp has no conversion, CorruptDump if its conversion fails.
     """

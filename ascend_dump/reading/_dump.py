@@ -199,11 +199,10 @@ class Dump:
         )
 
     def after_finite_start(self) -> tuple[Dump, int]:
-        """Leave out the files at the start of the dump that have no NaN and Inf. Return the rest, and a number.
+        """Return the dump without the files at its start that have no NaN and Inf, and the number of their operators.
 
-        The number is that of the operators left out. Files are left out only if the recorded statistics of a host dump
-        show that they have no NaN and Inf. They are read from the catalog, so without `has_fast_catalog` the whole dump
-        and 0 are returned.
+        Files are left out only if the recorded statistics of a host dump show that they have no NaN and Inf. Statistics
+        are read from the catalog, so without `has_fast_catalog` the whole dump and 0 are returned.
         """
         if self._rows or self._marks or not self.has_fast_catalog:
             return self, 0

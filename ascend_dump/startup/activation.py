@@ -362,9 +362,9 @@ def _end_strictly(process: int) -> None:
 class _AfterSite:
     """A meta-path finder that delays `_arm` until every site directory is on the path.
 
-    `site` processes the `.pth` files of one directory before it adds the next directory, for example those of a virtual
-    environment before system packages. So wrapt or an adapter may not be importable yet when our `.pth` file runs. The
-    last thing that `site` does is to import sitecustomize, which calls this finder.
+    `site` processes the `.pth` files of one directory before it adds the next directory: for example, the files of a
+    virtual environment before it adds system packages. So wrapt or an adapter may not be importable yet when our `.pth`
+    file runs. The last thing that `site` does is to import sitecustomize, which calls this finder.
     """
 
     def find_spec(
