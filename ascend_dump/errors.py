@@ -54,7 +54,7 @@ class AscendDumpError(Exception):
         self.message = message
         self.hint = hint
         self.code = code or self.default_code
-        self.reported = False  # True once it was logged
+        self.reported = False  # True once this error was logged
 
     def __str__(self) -> str:
         text = f"{self.message} [{self.code}]"

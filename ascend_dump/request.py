@@ -1,4 +1,4 @@
-"""DumpRequest: a framework-neutral, immutable description of a dump; and the names of its settings elsewhere."""
+"""DumpRequest: a framework-neutral, immutable description of a dump; and the name of each setting in each framework."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ Until = Literal["nonfinite"]
 #: The names of this distribution's adapters. Other packages may register adapters, so any str is accepted.
 FrameworkName = Union[Literal["acl", "mindspore", "tensorflow", "torch", "torch_npu", "torchair"], str]
 
-#: The settings with a fixed set of values; and, in LISTS, the settings that take several names.
+#: The accepted values of each setting that has a fixed set of values. LISTS has the settings that take several names.
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "mode": get_args(Mode),
@@ -105,10 +105,10 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 _MAX_BYTES, _MAX_DIGITS, _MAX_SHOWN = 2**63 - 1, 30, 200
 #: Maximum size of a file of settings, in bytes.
 _MAX_FILE = 2**20
-#: Maximum number of characters of a TOML file. Python's TOML parser takes microseconds per byte, and for a dotted key
-#: a time that grows with the square of the number of its parts (see _LONG_KEY).
+#: Maximum number of characters of a TOML file. Python's TOML parser takes microseconds per byte. For a dotted key its
+#: time grows with the square of the number of parts (see _LONG_KEY).
 _MAX_TOML = 2**18
-#: The characters of a label. It is used as a pattern in selections, where `*`, `[` and `:` have a meaning.
+#: A valid label. Selections use labels as patterns, in which `*`, `[` and `:` have a meaning, so a label has none.
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}""")
 _TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
@@ -237,7 +237,7 @@ class DumpRequest:
         self._refuse_idle()
 
     def _refuse_idle(self) -> None:
-        """Raise ConfigError for `until` or `keep` in a scene where they have no effect, and for `ignore` by itself."""
+        """Raise ConfigError for `until` or `keep` in a scene where they have no effect, or `ignore` without `until`."""
         if self.ignore and self.until is None and "outline" not in self.options:
             raise ConfigError(
                 f"ignore={list(self.ignore)} was given without until='nonfinite'",
@@ -391,8 +391,9 @@ def _defaults() -> DumpRequest:
 
 
 def unknown_name(name: str, *, origin: str = "", aliases: bool = False) -> ConfigError:
-    """Return the error for an unknown setting, or for an alias such as CANN's name unless `aliases` are allowed.
+    """Return the error for an unknown setting, or for an alias such as CANN's name.
 
+    aliases: True if aliases are allowed, so that only unknown names are refused
     origin: a prefix for the message, such as the name of a file
     """
     if name in ALIASES and not aliases:

@@ -68,9 +68,9 @@ class Steps:
 
     def __init__(self, value: StepsLike = None, *, name: str = "steps") -> None:
         self._name = name
-        #: The ranges of consecutive steps, sorted and with gaps between them, or None for all steps; and the ranges
-        #: that have a stride or an open end.
+        #: The ranges of consecutive steps, sorted and with gaps between them; None for all steps.
         self._ranges: Optional[_Ranges]
+        #: The ranges that have a stride or an open end.
         self._strides: tuple[_Stride, ...]
         self._ranges, self._strides = _parse(value, name)
         #: The highest selected step, None if there is no end. Not a property, because each step of a program reads it.
@@ -257,7 +257,9 @@ def _from_text(text: str, name: str) -> tuple[Optional[_Ranges], tuple[_Stride, 
 
 
 def _without_covered(ranges: _Ranges, strides: set[_Stride]) -> tuple[Optional[_Ranges], tuple[_Stride, ...]]:
-    """Join everything that an open range such as `4000-` covers or touches with it; return ranges and strides.
+    """Extend an open range such as `4000-` by the ranges that it touches; return the remaining ranges and strides.
+
+    Ranges and strides that begin inside the open range are dropped.
 
     The ranges are None if all steps are selected.
     """

@@ -145,8 +145,8 @@ class Adapter(ABC):
         moment. After the last step, or once `begin.over` is set, the adapter calls `begin.done` in a thread of the
         program.
 
-        Returns a function that cancels this. It returns False if the step has begun already. By default this method
-        raises NotSupported.
+        Returns a function that cancels the arrangement; that function returns False if the step has begun already. By
+        default this method raises NotSupported.
         """
         self.may_attach(begin.request)
         raise AssertionError("may_attach refuses what has no attach")
@@ -230,7 +230,7 @@ def choose(target: Any, framework: Optional[str]) -> Adapter:
             )
         if not adapter.accepts(target):
             raise AdapterNotFound(
-                f"the adapter {framework!r} cannot capture a {_describe(target)}",
+                f"the adapter {framework!r} cannot capture {_describe(target)}",
                 hint="leave framework= out to let the target decide",
             )
         return adapter
@@ -247,7 +247,7 @@ def choose(target: Any, framework: Optional[str]) -> Adapter:
         return max(candidates, key=lambda adapter: adapter.priority)
     names_and_reasons = ", ".join(f"{info.name} ({info.reason})" for info in adapters()) or "none"
     raise AdapterNotFound(
-        f"nothing here captures a {_describe(target)}",
+        f"no adapter captures {_describe(target)}",
         hint=f"import the framework first, or name it with framework=; registered: {names_and_reasons}",
     )
 
@@ -287,7 +287,7 @@ def _importable(module: str) -> bool:
 
 def _describe(target: Any) -> str:
     return (
-        "whole process (no target given)"
+        "a whole process (no target given)"
         if target is None
-        else f"{type(target).__module__}.{type(target).__qualname__}"
+        else f"an object of type {type(target).__module__}.{type(target).__qualname__}"
     )

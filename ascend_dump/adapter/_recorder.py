@@ -131,8 +131,8 @@ class Recorder(Session):
 
         op         the type of the operator, such as "MatMul"
         inputs     its input tensors: numpy arrays, numbers, and objects with `__array__` or `__dlpack__`. A tensor
-                   whose values cannot be read is recorded without values, but with the reason. If they are a sequence,
-                   their parameter is called `inputs`
+                   whose values cannot be read is recorded without values, but with the reason. The parameter of the
+                   tensors of a sequence is called `inputs`
         outputs    its output tensors, as for `inputs`
         arguments  its other arguments: numbers, texts, lists, types
         name       its name in the model, by which `layers=` selects it; `op` by default

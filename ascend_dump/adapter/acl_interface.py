@@ -1,4 +1,4 @@
-"""A registration of the user of acl's dump interface, and typed errors for acl's return codes.
+"""Register the capture that uses acl's dump interface, and turn acl's return codes into typed errors.
 
 A process has one dump interface. `aclmdlInitDump` occupies it and `aclmdlFinalizeDump` releases it, no matter which
 library calls them. A second caller of `aclmdlInitDump` gets ACL_ERROR_REPEAT_INITIALIZE, which libraries may ignore. So

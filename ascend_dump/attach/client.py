@@ -85,7 +85,7 @@ class AttachTarget(NamedTuple):
         return _look(self.endpoint)
 
     def has_same_capture(self, target: AttachTarget) -> bool:
-        """Return True if the states of both belong to the same capture, and not to two captures of one process."""
+        """Return True if the states in this object and in `target`, of one process, belong to the same capture."""
         mine, theirs = self.capture or {}, target.capture or {}
         return bool(mine) and mine.get("number") == theirs.get("number")
 

@@ -113,7 +113,7 @@ class Attachments:
         dump_request = DumpRequest.from_mapping({**base, **self._defaults, **settings})
         if dump_request.strict:
             raise ConfigError(
-                "strict=True decides the exit code of a program, and this one runs already",
+                "strict=True decides the exit code of a program, and this program already runs",
                 hint="leave it out: `ascend-dump attach` ends with an error if nothing was recorded",
             )
         # The client may run in another directory.
@@ -213,7 +213,7 @@ class Attachment:
             try:
                 if self._capture is not None:
                     self._capture.stop()
-            except Exception as error:  # may be an exception of the program, such as one of work that it has queued
+            except Exception as error:  # also exceptions of work that the program has queued on a device
                 self._note(error)
                 log.warning("%s", error)
             finally:

@@ -1,1 +1,1 @@
-"""Captures: the object that records a dump, the same for a block, a decorated function and a whole process."""
+"""The capture: the object that records a dump of a `with` block, of a decorated function or of a whole process."""

@@ -18,8 +18,8 @@ class CallGate:
     """A gate that lets one call of a decorated function pass at a time. The call that passes becomes a step.
 
     A call that begins while another one runs does not become a step. A recursive call belongs to the step in which it
-    runs. A call in another thread or asyncio task runs at the same time as the step; of its operators, those that the
-    step's recording sees are recorded in that step.
+    runs. A call in another thread or asyncio task runs at the same time as the step. If the recording of the step
+    covers that thread or task too, the operators of that call are recorded in the step.
     """
 
     __slots__ = ("_call", "_lock", "_thread", "_warned")

@@ -70,7 +70,7 @@ class CallsSession(Session):
         self._owners: dict[str, Optional[int]] = {}
 
     @property
-    def config(self) -> Optional[str]:  # type: ignore[override]  # that of the current call's session
+    def config(self) -> Optional[str]:  # type: ignore[override]  # in the session of the current call
         return None if self._session is None else self._session.config
 
     def step(self, number: Optional[int]) -> None:

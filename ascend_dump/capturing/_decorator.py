@@ -40,7 +40,7 @@ def decorate(function: Any, capture: object, step: Callable[[], AbstractContextM
         )
     if inspect.isgeneratorfunction(inner_function) or inspect.isasyncgenfunction(inner_function):
         raise ConfigError(
-            f"{_name(inner_function)} is a generator: calling it runs nothing, so no step can be drawn around it",
+            f"{_name(inner_function)} is a generator: a call runs none of its code, so a call cannot be a step",
             hint="use `with ascend_dump.capture(...)` inside it, or decorate the function that consumes it",
             code="AD304",
         )
@@ -74,8 +74,8 @@ def _name(function: Any) -> str:
 def _refuse_with_statement(name: str) -> NoReturn:
     raise ConfigError(
         f"`with capture({name})`: a function given to capture() is decorated, and {name} was not called",
-        hint=f"write `with ascend_dump.capture(): {name}(...)` to dump a block; or decorate the function, each call of "
-        "which is a step then",
+        hint=f"write `with ascend_dump.capture(): {name}(...)` to dump a block; or decorate the function, then each "
+        "call of it is a step",
     )
 
 

@@ -103,9 +103,9 @@ class TreeRecorder:
         self._removed = 0
         self._has_step_directories = False
         self._failure_is_logged = False
-        #: For each stream the last step that was checked for NaN and Inf, and, after the end of the recording, the
-        #: last step that is kept.
+        #: For each stream the last step that was checked for NaN and Inf.
         self._checked: dict[str, int] = {}
+        #: For each stream, after the end of the recording, the last step that is kept.
         self._last_kept: dict[str, int] = {}
         #: True once the framework has stopped writing.
         self._framework_stopped = False

@@ -35,7 +35,7 @@ log = logging.getLogger("ascend_dump")
 _FIRST_MESSAGE, _MAX_PAUSE = 10.0, 60.0
 #: Maximum seconds that the summary waits for other ranks of this machine, which end at about the same time.
 _MAX_WAIT = 1.0
-#: Maximum number of files of a dump that is opened to count its records.
+#: Maximum number of files of a dump; the records of a larger dump are not counted.
 _MAX_FILES = 20_000
 #: Maximum number of bytes read of a manifest, and maximum number of characters of a reason.
 _MAX_MANIFEST, _MAX_REASON = 10_000_000, 200
@@ -227,9 +227,9 @@ def _neighbours(rank: Rank) -> list[int]:
 
 
 def _sibling_manifest(level: Path) -> Optional[tuple[Path, dict[str, Any]]]:
-    """Return the newest run of a rank and its manifest, None if the manifest cannot be read.
+    """Return the newest run directory of a rank, and its manifest.
 
-    None too unless the process of the run has our parent process and ran on this machine.
+    Return None if the manifest cannot be read, or if the run is one of another machine or of another parent process.
     """
     try:
         newest = max(level.iterdir())

@@ -28,10 +28,10 @@ class Function(Protocol[_P, _R]):
 
 
 class Untyped:
-    """A type for targets whose class has an untyped base class; type checkers accept no other object for it.
+    """The type of the target in the first overload of `capture`. No object of this class is ever created.
 
-    Such a target would match every overload of `capture`. The first overload takes this type, so the result is a
-    Capture.
+    To a type checker, an object whose class has an untyped base class matches the target of every overload. It
+    takes the first overload, so the result is a Capture. Other objects do not match this class.
     """
 
 

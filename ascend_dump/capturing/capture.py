@@ -252,7 +252,7 @@ class Capture:
         return {} if self._recorder is None else self._recorder.kept()
 
     def step(self) -> None:
-        """Begin the next step. For captures without a target whose calls are the steps (a model or a function).
+        """Begin the next step. Not for a capture of a model or function, because there each call is a step.
 
         Raises CaptureError if the capture is not active, NotSupported if the calls of the target are the steps.
         """
@@ -264,7 +264,7 @@ class Capture:
         if self._adapter is not None and self._adapter.counts_steps(self._target):
             raise NotSupported(
                 f"step() was called, but {self._adapter.name} counts the steps of this target: each top-level call is "
-                "one",
+                "one step",
                 hint="leave out cap.step(), or capture without a target",
             )
         self._step += 1
@@ -424,7 +424,7 @@ class Capture:
         """Turn an error of the disk into a reported WriteError, and return it, so that the program continues.
 
         With a running session, any OSError counts as an error of the disk; without one, only a full or failing disk.
-        The WriteError is logged unless the session failed before. Other errors are raised again, and with `strict` all.
+        The WriteError is logged unless the session failed before. Other errors are raised again; `strict` raises all.
         """
         cause = error.__cause__ if isinstance(error, WriteError) else error
         # Our other errors concern the arguments of `capture`, such as a file that cannot be read.
@@ -557,7 +557,7 @@ class Capture:
             self._recorder.trigger_by(error)
 
     def _abandon(self) -> None:
-        """Reset the capture after the first call of a decorated function could not begin."""
+        """Reset the capture if the first call of a decorated function could not begin its step."""
         self._state = _State.IDLE
         self._cancel_exit_hook()
         if self._session is not None:

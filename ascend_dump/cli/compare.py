@@ -58,7 +58,9 @@ _WORST, _MOST_LINES = 10, 25
 )
 @click.option("--rules", metavar="FILE", help="TOML or JSON: thresholds, for all operators or for a glob of operators.")
 @click.option(
-    "--noise", metavar="DUMP", help="Another run of REFERENCE: differences within those of the two runs are noise."
+    "--noise",
+    metavar="DUMP",
+    help="Another run of REFERENCE: differences no larger than between these two runs are noise.",
 )
 @click.option(
     "--replay", is_flag=True, help="Run PyTorch operators at the first differences again, to find the wrong side."
@@ -82,7 +84,7 @@ _WORST, _MOST_LINES = 10, 25
     "--rows",
     metavar="ROW=ROW",
     multiple=True,
-    help="A row of the batch of ACTUAL and the same request in that of REFERENCE, from 0: 0=4; may be repeated.",
+    help="Row of the same request in the batches of ACTUAL and REFERENCE, counted from 0: 0=4; may be repeated.",
 )
 @click.option(
     "--align",
@@ -98,7 +100,7 @@ _WORST, _MOST_LINES = 10, 25
 @click.option(
     "--local",
     is_flag=True,
-    help="ACTUAL is quantised: rank its layers by their own errors, each for the inputs that it got.",
+    help="ACTUAL is quantised: rank its layers by their own errors, without the errors of their inputs.",
 )
 @executor_options
 @click.option("--all", "show_all", is_flag=True, help="Print every origin in full, and the pairs that differ most.")

@@ -129,7 +129,7 @@ def _sources(sources: tuple[str, ...], listed: Optional[str], out: Path) -> list
     if listed is not None:
         if str(out).isdecimal():
             raise ConfigError(
-                f"-o {out} is the output directory here, and the position of an output in msaccucmp",
+                f"-o {out} names the output directory; in msaccucmp, it is the position of an output",
                 hint=f"give --io output --index {out}, or -out ./{out} for the directory",
             )
         # A path with a comma is one source, if it exists.
@@ -180,7 +180,7 @@ def _dump_of_records(
 
     if len(sources) > 1:
         raise ConfigError(
-            f"{len(sources)} sources were given, and several can be converted in one command only if all are CANN's",
+            f"{len(sources)} sources were given, but one command converts several only if all are dumps of CANN",
             hint="convert each source by itself",
         )
     if chosen["compat"]:

@@ -82,13 +82,13 @@ def overflow(
     the operator's tensors. If no device reported an overflow, as in dumps of the host, the recorded values are checked.
     Inf that the program writes itself, such as an attention mask, is no overflow. NaN or Inf that has disappeared from
     all tensors at the end of its step is harmless so far: such operators are listed at the end, if the dump contains
-    all operators of the step. Times are those of the devices' clocks, which may differ between machines.
+    all operators of the step. Times come from the devices' clocks, which may differ between machines.
     """
     from ascend_dump.analysis.overflow import find_overflows
 
     dump = open_selected(path, selectors)
     if dump.has_fast_catalog and workers is None and dask is None:
-        dump.catalog(watch=lambda parts: progress(parts, "records", len))  # with progress, for the search
+        dump.catalog(watch=lambda parts: progress(parts, "records", len))  # with a progress display
     with opened_executor(workers, dask) as executor:
         report = find_overflows(
             dump, watch=lambda records: progress(records, "records"), executor=executor, ignore=ignore
@@ -178,7 +178,7 @@ def _operator_names(overflow: Overflow) -> Optional[tuple[str, str]]:
 
 
 def _tell(report: OverflowReport, path: str) -> None:
-    """Print on stderr what the list does not show: followers, harmless overflows, notes, and what was not checked."""
+    """Print on stderr the facts that the list lacks: later operators, harmless overflows, notes, unchecked parts."""
     from ascend_dump.report.tables import counted, escape
 
     if report.followed:

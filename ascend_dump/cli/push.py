@@ -52,7 +52,7 @@ def _tell(done: Pushed) -> None:
     from ascend_dump.common.units import counted, size
     from ascend_dump.report.tables import escape
 
-    present = f"; {counted(done.present, 'file')} had been there before" if done.present else ""
+    present = f"; {counted(done.present, 'file')} had been uploaded before" if done.present else ""
     print(f"uploaded {counted(done.uploaded, 'file')}, {size(done.nbytes)}, each verified{present}")
     for name in done.unfinished:
         print(f"left for the next time, a running capture may write to it: {escape(name)}", file=sys.stderr)

@@ -88,7 +88,7 @@ def _show(result: Replay, limit: int) -> None:
     wrong = result.wrong
     if wrong:
         unread = sum(checked.verdict == "unreadable" for checked in wrong)
-        what = "outputs that their operators do not give for the recorded inputs"
+        what = "outputs that differ from what their operators compute from the recorded inputs"
         if unread:
             what = "outputs that cannot be checked" if unread == len(wrong) else f"{what}, or that cannot be checked"
         click.echo(f"\n{what}:")

@@ -89,7 +89,7 @@ def _tell_summary(document: dict[str, Any], output: Optional[Path]) -> None:
     elif document["device"]:
         click.echo(f"assumptions about devices: {confirmed} confirmed here, {refuted} refuted")
     else:
-        click.echo("no device was tested: `--simulated` runs the same on the simulated one")
+        click.echo("no device was tested: `--simulated` runs the same tests on the simulated device")
     for assumption in document["assumptions"]:
         if assumption[key] == "refuted":
             click.echo(f"REFUTED  {assumption['id']}: {assumption['statement']}\n         seen: {assumption['seen']}")

@@ -42,7 +42,9 @@ _PLACES = ("run", "rank", "model")
 @click.option("--module", metavar="TEXT", help="Modules, with their parameters: a glob such as *mlp*, or re:PATTERN.")
 @click.option("--parameter", metavar="TEXT", help="Parameters: a glob such as *.weight, or re:PATTERN.")
 @click.option(
-    "--noise", metavar="DUMP", help="Another run of REFERENCE: differences within those of the two runs are noise."
+    "--noise",
+    metavar="DUMP",
+    help="Another run of REFERENCE: differences no larger than between these two runs are noise.",
 )
 @click.option(
     "--export",

@@ -29,8 +29,8 @@ from ascend_dump.native.languages import languages
 if TYPE_CHECKING:
     from ascend_dump.analysis.triage import Triage
 
-#: The format of the --next file, by framework. For frameworks that are captured with `ascend-dump run`, the format is
-#: that of ascend-dump's own settings.
+#: The format of the --next file, by framework. Frameworks that are captured with `ascend-dump run` have the format of
+#: ascend-dump's own settings.
 _LANGUAGE_OF = {
     "torch": "ascend-dump",
     "torch_npu": "ascend-dump",

@@ -93,10 +93,10 @@ def _tell(path: str, sightings: list[Sighting], overwritten: list[Sighting]) -> 
             file=sys.stderr,
         )
     elif not overwritten and compared:
-        print(f"no watched output was overwritten; {counted(compared, 'look')} compared", file=sys.stderr)
+        print(f"no watched output was overwritten; {counted(compared, 'snapshot')} compared", file=sys.stderr)
     if early:
         reason = "no earlier output of the watched operator is in the dump to compare with"
-        print(f"{counted(early, 'look')} left out: {reason}", file=sys.stderr)
+        print(f"{counted(early, 'snapshot')} left out: {reason}", file=sys.stderr)
 
 
 def _fields(sighting: Sighting) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Tally(NamedTuple):
     def of_all(cls, tallies: Iterable[Tally]) -> Tally:
         """Return the sums of several counters. A sum of seconds is None if one of its terms is None.
 
-        `limit` is that of the first one.
+        `limit` is taken from the first counter.
 
         >>> Tally.of_all([Tally(1, 4, 9, 100, 1), Tally(2, 5, 12, 50, 2)])[:5]
         (3, 9, 21, 150, 3)

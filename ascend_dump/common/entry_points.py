@@ -12,7 +12,7 @@ __all__ = ["distribution_of", "entry_points_of"]
 
 
 def entry_points_of(group: str) -> dict[str, Any]:
-    """Return the entry points of a group by name. None is loaded. Packages installed a moment ago are included."""
+    """Return the entry points of a group by name. They are not loaded. Packages installed a moment ago are included."""
     state = tuple((directory, _modified(directory)) for directory in sys.path)
     return {entry.name: entry for entry in _registered_in(group, state)}
 

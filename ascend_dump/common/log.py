@@ -36,7 +36,7 @@ def log_everything() -> None:
 
 
 def spoken() -> logging.Logger:
-    """Return the logger of summaries. They are shown like warnings, unless the program has set a level for ours."""
+    """Return the logger of summaries. Summaries are shown unless the program has set a level for one of our loggers."""
     give_messages_a_name()
     logger = logging.getLogger(_SPOKEN)
     if logger.level == logging.NOTSET and log.level == logging.NOTSET:
@@ -51,7 +51,7 @@ def of_this_rank(text: str) -> str:
 
 
 def give_messages_a_name() -> None:
-    """Prefix our messages with "ascend-dump:" and with the rank. Without it Python prints the bare text."""
+    """Prefix our messages with "ascend-dump:" and with the rank. Without a handler Python prints the bare text."""
     log.addFilter(_add_rank)
     if debugging():
         log_everything()

@@ -60,7 +60,7 @@ CATALOG = ".ascend-dump-catalog"
 REMOVED_DIRECTORY = ".ascend-dump-removed-"
 #: Prefix of the file that lists the uploaded files with their hashes.
 PUSHED = ".ascend-dump-pushed-"
-#: Prefixes of the names above, which do not belong to the dump and are skipped by readers.
+#: Prefixes of the names of files and directories that do not belong to the dump. Readers skip them.
 NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY)
 #: Errors that mean that the path is wrong, and not that the disk failed.
 _WRONG_PATH = frozenset(
@@ -124,8 +124,8 @@ class RunDirectory(NamedTuple):
     It is planned before the check of a capture, and created after the check.
     launched: True if the capture was started by ASCEND_DUMP and not by the program itself
     model: for a capture without a target, the name of the model in the dump; "" for none
-    part: the name of the directory inside the run, if `path` is such a directory: that of one call of a decorated
-    function, or of all its calls
+    part: if `path` is a directory inside the run, for one call of a decorated function or for all calls: its name; ""
+    for the directory of the run itself
     """
 
     path: Path
@@ -174,7 +174,7 @@ class RunDirectory(NamedTuple):
             run, owner = self._make_in(opened)
             status = os.fstat(opened)
             levels = status.st_uid
-            # The owner is compared with that of our new directory, and not with the user of the process, because
+            # The owner is compared with the owner of our new directory, and not with the user of the process, because
             # network file systems may report another owner.
             if levels not in (owner, 0):
                 os.rmdir(run.path.name, dir_fd=opened)
@@ -331,8 +331,8 @@ def _is_link(name: str, directory: Optional[int]) -> bool:
 
 @contextlib.contextmanager
 def located(path: Union[str, Path]) -> Iterator[tuple[str, Optional[int]]]:
-    """Yield (name, descriptor) for functions with `dir_fd`: the descriptor is that of the run's directory above `path`,
-    and the name is relative to it. Outside of the runs of this process, yield (path, None).
+    """Yield (name, descriptor) for functions with `dir_fd`: the descriptor of the run's directory above `path`, and the
+    name relative to this directory. Outside of the runs of this process, yield (path, None).
 
     A user with write access to a directory above a run can replace the run's directory by a link. Raises ForeignFile
     then.

@@ -74,13 +74,13 @@ def ranks_of_this_host(rank: Rank) -> range:
 def is_spokesman(rank: Rank, ranks: Container[int]) -> bool:
     """Return True if this process prints messages for its machine: the first of the machine's ranks that is in `ranks`.
 
-    If none of them is in `ranks`, every process does.
+    If no rank of the machine is in `ranks`, every process prints them.
     """
     return rank.rank == next((number for number in ranks_of_this_host(rank) if number in ranks), rank.rank)
 
 
 def is_selected(rank: Rank, ranks: Container[int]) -> bool:
-    """Return True if `ranks=` selects this process. Rank 0 warns if it selects no rank of the run."""
+    """Return True if `ranks=` selects this process. Rank 0 warns if `ranks=` selects no rank of the run."""
     if rank.rank in ranks:
         return True
     if rank.rank or any(number in ranks for number in range(rank.world)):

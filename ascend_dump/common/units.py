@@ -11,7 +11,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def named(op_name: str, op_type: str) -> str:
-    """Return an operator's name and type: `fc/addmm_0 (aten::addmm)`. One of both may be empty."""
+    """Return an operator's name and type: `fc/addmm_0 (aten::addmm)`. The name or the type may be empty."""
     return f"{op_name or op_type} ({op_type})" if op_type else op_name
 
 

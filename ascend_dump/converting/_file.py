@@ -224,7 +224,7 @@ def _type_of_bytes(cann_type: DataType) -> str:
 
 
 def _can_be_copied(tensor: Tensor, cann_type: DataType) -> bool:
-    """Return True if bytes of the payload can be copied into an npy file: numpy has the type, and none are missing."""
+    """Return True if bytes of the payload can be copied into an npy file: numpy has the type, no byte is missing."""
     if tensor.error or not cann_type.bits or cann_type.value == 11:
         return False
     import numpy as np

@@ -149,7 +149,7 @@ def _float8_values(data_type: int) -> _Array:
 def convert_layout(
     array: _Array, source: str, target: str, shape: Sequence[int], to: Sequence[int], group: int
 ) -> _Array:
-    """Return a flat array in another layout. to: the original shape, which msaccucmp uses as if in the target layout.
+    """Return a flat array in another layout. to: the original shape, which msaccucmp takes for the target's.
 
     Raises NotSupported for layouts between which msaccucmp has no conversion, CorruptDump if its conversion fails.
     """
@@ -167,7 +167,9 @@ def convert_layout(
 
 
 def slice_to(array: _Array, shape: Sequence[int]) -> _Array:
-    """Return the array cut to the original shape, used as if in the target layout, like msaccucmp after a conversion.
+    """Return the array cut to the original shape, as msaccucmp does after a conversion.
+
+    `shape` is used as if it were in the target layout.
 
     Raises CorruptDump if msaccucmp would not cut the array.
     """

@@ -39,7 +39,7 @@ class Task(NamedTuple):
 
     source   the file
     out      the directory for its output files
-    named    True if it is named like a dump file: if it is none, that is a failure
+    named    True if it is named like a dump file; then other content is a failure
     name     its original name, if its name on disk is a hash
     problem  the reason why the original name is unknown
     """

@@ -111,7 +111,7 @@ def write_failed_list(out: Path, failures: Iterable[ConversionFailure], *, forma
 
 
 def _placed(dump: DumpFile) -> DumpFile:
-    """Return the dump with payloads one after the other, with the sizes in the header, even for null addresses."""
+    """Return the dump with payloads where msaccucmp reads them: one after the other, even for null addresses."""
     entries: list[Entry] = [*dump.tensors, *dump.buffers, *dump.spaces]
     if not entries:
         return dump
@@ -292,7 +292,7 @@ def _convert_part(saver: _Saver, part: _Part) -> None:
 
 
 def _check_nz(to: list[int], shape: list[int]) -> None:
-    """Raise CorruptDump unless the original shape is at most a block smaller than the padded one, as msaccucmp does."""
+    """Raise CorruptDump, as msaccucmp does, if padding adds a block or more to one of the last two axes of `to`."""
     padded = [*shape[:-4], shape[-2] * shape[-3], shape[-1] * shape[-4]] if len(shape) >= 4 else []
     fits = (
         len(to) == len(padded) >= 2

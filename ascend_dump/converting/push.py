@@ -80,7 +80,7 @@ _Watch = Callable[[Iterable[PushedFile]], Iterable[PushedFile]]
 
 
 def push(dump: Union[str, os.PathLike[str]], url: str, *, jobs: int = 4, watch: Optional[_Watch] = None) -> Pushed:
-    """Upload those finished files of a local dump to an object store that the store does not have yet.
+    """Upload the finished files of a local dump that an object store does not have yet.
 
     dump   a directory that `open` accepts
     url    the address to upload to, such as s3://bucket/run7, in a store that fsspec supports
@@ -146,8 +146,8 @@ def _is_left_out(directory: Path, root: Path) -> bool:
 def _unfinished(root: Path, running: Mapping[Path, RunState]) -> Iterator[Path]:
     """Yield the newest step of each directory of steps in the captures `running`: it may be unfinished.
 
-    For a capture on another machine it is unknown if it still runs. Its newest step is yielded only if a file in it
-    changed in the last `_LATELY` seconds.
+    A capture on another machine may have ended. Its newest step is yielded only if a file in it changed in the last
+    `_LATELY` seconds.
     """
     steps: dict[Path, list[tuple[float, Path]]] = {}
     for directory, names in walked(root) if running else ():
@@ -230,7 +230,7 @@ class _Upload:
                 self._remember(name, _Noted(before.st_size, before.st_mtime_ns, hashes.xxh3, stored.stamp))
                 return PushedFile(name, before.st_size, False, how)
         hashes = _Hashes()
-        tried(lambda: self._send(path, name, hashes), f"{self._url}/{name}", missing="the bucket is not there")
+        tried(lambda: self._send(path, name, hashes), f"{self._url}/{name}", missing="the bucket does not exist")
         after = path.lstat()
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             with self._lock:
@@ -240,7 +240,7 @@ class _Upload:
         how = self._is_stored(name, stamp, hashes)
         if not how:
             raise StorageError(
-                "the store holds other bytes than were sent",
+                "the bytes in the store differ from the bytes that were sent",
                 path=f"{self._url}/{name}",
                 hint="push again; if the error remains, another program writes there, or the store is damaged",
             )
@@ -269,10 +269,10 @@ class _Upload:
         return status.stamp
 
     def _is_stored(self, name: str, stamp: str, hashes: _Hashes) -> str:
-        """Verify that the store has the bytes with these hashes. Return the means of it; "" if the store has others."""
+        """Verify that the store has the bytes with these hashes. Return the way of verification; "" for other bytes."""
         if _MD5.fullmatch(stamp.strip('"').lower()) and stamp.strip('"').lower() == hashes.md5:
             return "hash of the store"
-        # The store's hash is not that of the bytes for files uploaded in parts, and with some kinds of encryption.
+        # For files uploaded in parts, and with some kinds of encryption, the store's hash is not a hash of the bytes.
         again = _Hashes()
         for start in range(0, hashes.size, _BLOCK):
             again.update(read_range(f"{self._url}/{name}", start, min(start + _BLOCK, hashes.size)))

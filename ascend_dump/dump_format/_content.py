@@ -37,7 +37,7 @@ def view_of(line: Line) -> StoredView:
 
 
 def content_of(line: Line) -> Optional[tuple[Hashable, ...]]:
-    """Return the value of `Record.content` for a line."""
+    """Return the value of `Record.content`: lines with equal values have equal tensors. None if it is not known."""
     if not line.hash or line.skipped:
         return None
     view = view_of(line)

@@ -45,7 +45,7 @@ __all__ = [
 
 INDEX = "index.jsonl"
 STATISTIC = "statistic.csv"
-#: Prefix of the type of records that belong to no operator: tensors with NaN or Inf that the user sees, as the loss.
+#: Prefix of the type of records that belong to no operator: tensors that the user sees, such as a loss of NaN.
 SYMPTOM = "ascend_dump::"
 #: The index of a removed step. The index is renamed to this name, because renaming is atomic.
 REMOVED = "removed.jsonl"

@@ -1,7 +1,7 @@
 """Read the headers of npy and npz files without numpy.
 
-MindSpore writes bfloat16 elements with the type `<E2`, which numpy refuses. Files may be malicious: numpy must not load
-objects from them, or get a malformed header.
+MindSpore writes bfloat16 elements with the type `<E2`, which numpy refuses. Files may be malicious, so numpy must not
+load objects from them, and must not get a malformed header.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ascend_dump.storage.files import NotRegularFile, open_regular, size_of
 __all__ = ["NpyHeader", "read_npy_header", "read_npz_headers"]
 
 _MAGIC = b"\x93NUMPY"
-#: Maximum size of a header in bytes. numpy's have 64 or 128; those of shapes with many dimensions are larger.
+#: Maximum size of a header in bytes. Most headers have 64 or 128; one of a shape with many dimensions is larger.
 _LONGEST = 16 * 1024
 _DTYPE = re.compile(r"([<>|=]?)(b1|[iu][1248]|f[248]|c8|c16)")
 #: Maximum number of members of an npz file, and the size in bytes of a member's zip header without its name.

@@ -161,7 +161,7 @@ class Dump:
 
     @property
     def has_fast_catalog(self) -> bool:
-        """Return True if the dump is large, and its catalog is made without a record for each row: of host dumps."""
+        """Return True if the dump is large, and its catalog is created without a Record per row, as for host dumps."""
         return self.is_large and self._sources is None and all(entry.frames() is not None for entry in self._entries)
 
     def where(self, *predicates: polars.Expr) -> Dump:
@@ -199,10 +199,10 @@ class Dump:
         )
 
     def after_finite_start(self) -> tuple[Dump, int]:
-        """Return the dump from the first step on that may have NaN or Inf, and the number of operators before it.
+        """Return the dump without the files at its start that have no NaN and Inf, and the number of their operators.
 
-        Of a host dump whose recorded statistics tell; else the dump itself, and 0. Uses the catalog where
-        `has_fast_catalog`.
+        Files are left out only if the recorded statistics of a host dump show that they have no NaN and Inf. Statistics
+        are read from the catalog, so without `has_fast_catalog` the whole dump and 0 are returned.
         """
         if self._rows or self._marks or not self.has_fast_catalog:
             return self, 0

@@ -1,4 +1,4 @@
-"""The first files of a large dump without NaN and Inf, from the columns of its catalog."""
+"""Find the files at the start of a large dump that have no NaN and Inf, by the columns of its catalog."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXECUTION = (ENTRY, "run", "rank", "device", "model", "model_id", "step", "op_t
 
 
 class FiniteStart(NamedTuple):
-    """entries: the number of files before the first one that may have NaN or Inf; operators: those in them."""
+    """The number of files before the first one that may have NaN or Inf, and the number of operators in these files."""
 
     entries: int
     operators: int
@@ -29,9 +29,9 @@ class FiniteStart(NamedTuple):
 def finite_start(frame: polars.LazyFrame, numbers: Sequence[int]) -> FiniteStart:
     """Return the files at the start of a dump that have recorded statistics of all tensors, without NaN or Inf.
 
-    frame: the rows of the catalog; numbers: those of its files, in the order of the dump. Only host dumps have such
-    files: the dumps of devices have their own reports of overflow. A collective ends them, because its outputs may be
-    recorded after other operators.
+    frame: the rows of the catalog; numbers: the numbers of its files (column ENTRY), in the order of the dump. Only
+    files of host dumps are returned: dumps of devices have reports of overflow. No file from the first collective on is
+    returned, because the outputs of a collective may be recorded after other operators.
     """
     import polars as pl
 
@@ -55,7 +55,7 @@ def numbers_of(entries: Sequence[Entry], whole: Sequence[Entry]) -> list[int]:
 
 
 def _is_finite() -> Any:
-    """Return the expression of a record of a host dump that surely has no NaN or Inf and is of no collective."""
+    """Return an expression that is True for a record of a host dump without NaN, without Inf, and of no collective."""
     import polars as pl
 
     op_type = pl.col("op_type").fill_null("")

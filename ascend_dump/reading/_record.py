@@ -168,8 +168,8 @@ class Record:
         """Create a record.
 
         attrs: a dictionary, or a function from `key` to a dictionary, called when the attributes are first used
-        nth: the number of this execution among those of the operator. Needed only if timestamps and tasks cannot tell
-        the executions apart, because they differ between the inputs and outputs of one execution
+        nth: the number of this execution among the operator's executions. Needed only if these cannot be told apart by
+        timestamp and task, because timestamps and tasks differ between the inputs and outputs of one execution
         call: the arguments of the operator, for `ascend_dump.dump_format.read_call`
         """
         # No loop over the names, because it would dominate the time of listing a large dump.

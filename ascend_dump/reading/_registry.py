@@ -1,4 +1,4 @@
-"""The registered dialects: those of this package, then those of other packages."""
+"""The registered dialects: first the dialects of this package, then the dialects of other packages."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def find_lost_records(run: Run, read_indexes: Optional[Callable[[Path], Indexed]
             size: Optional[int] = regular_status(path, follow_links=False).st_size
         except FileNotFoundError:
             size = None
-        except OSError:  # neither is a shard that cannot be accessed
+        except OSError:  # a shard that cannot be accessed is not counted as a loss either
             continue
         if size is None or size < use.end:
             readable = 0 if size is None else use.records - use.behind(size)
@@ -194,7 +194,7 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
     unfinished = b""
     for part in iter(lambda: file.read(_PART), b""):
         if b"\0" in part:
-            # A hole, as a disk leaves it that lost the latest writes. The text after it is not read.
+            # A disk that lost the latest writes leaves a hole of zero bytes. The text after the hole is not read.
             yield (unfinished + part[: part.index(0)]).rpartition(b"\n")[0] + b"\n"
             return
         head, newline, tail = part.rpartition(b"\n")

@@ -57,7 +57,7 @@ class ThirdPartyDialect:
 
 
 class _ThirdPartyEntry(WrappedEntry):
-    """An entry of such a dialect: an exception in its `records` becomes a record with that error."""
+    """An entry of a dialect of another package: an exception in its `records` becomes a record with that error."""
 
     __slots__ = ("_dialect",)
 
@@ -91,7 +91,7 @@ class _ThirdPartyEntry(WrappedEntry):
 
 
 class _ThirdPartyLoader:
-    """A loader of such a dialect: exceptions other than those of ascend_dump become a ReadError."""
+    """A loader of a dialect of another package: exceptions other than those of ascend_dump become a ReadError."""
 
     def __init__(self, inner: Loader, dialect: str) -> None:
         self._inner, self._dialect = inner, dialect

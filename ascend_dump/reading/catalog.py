@@ -183,8 +183,8 @@ def frames(
 ) -> Iterator[polars.DataFrame]:
     """Yield the catalog of numbered entries in parts of a few thousand rows.
 
-    complete: changes each record before its row is created. With it, `Entry.frames` is not used, because that creates
-    no records.
+    complete: changes each record before its row is created. If it is given, `Entry.frames` is not used, because
+    `frames` creates no records.
     """
     waiting: list[tuple[Any, ...]] = []
     for number, entry in entries:
@@ -256,7 +256,7 @@ def narrowed(
     texts: Sequence[tuple[str, Callable[[str], bool]]],
     numbers: Sequence[tuple[str, Steps]],
 ) -> polars.LazyFrame:
-    """Return the rows that match all tests of a `select`. Unreadable records stay unless a known field excludes it."""
+    """Return the rows that match all tests of a `select`, and unreadable records that no known field excludes."""
     import polars as pl
 
     broken = pl.col("error").is_not_null()
@@ -287,7 +287,7 @@ def filtered(frame: polars.LazyFrame, rows: Sequence[polars.Expr]) -> polars.Laz
     used = [name for name in Statistics._fields if name in named]
     if not used or selected.head(1).collect().height:
         return selected
-    # Tensors that could have a value in these columns. If all elements are NaN, or there is none, all are null.
+    # Tensors that could have a value in these columns: a tensor without elements, or only with NaN, has none.
     countable = pl.col("error").is_null() & (pl.col("count").is_null() | (pl.col("count") > pl.col("nan").fill_null(0)))
     count, *counts = frame.select(countable.sum(), *(pl.col(name).count() for name in used)).collect().row(0)
     missing = [name for name, number in zip(used, counts) if not number]

@@ -323,7 +323,7 @@ def _has_begun() -> bool:
 
 
 def _is_written(path: str, since: float) -> bool:
-    """Return True if a run, at `{rank}/{time}`, was created in this directory of dumps."""
+    """Return True if a run, at `{rank}/{time}`, was created in this directory of dumps after the time `since`."""
     for entry in (path, *_entries(path)):
         with contextlib.suppress(OSError):
             # 2 seconds less, because file systems round their times.
@@ -362,9 +362,9 @@ def _end_strictly(process: int) -> None:
 class _AfterSite:
     """A meta-path finder that delays `_arm` until every site directory is on the path.
 
-    `site` processes the `.pth` files of one directory before it adds the next directory, for example those of a virtual
-    environment before system packages. So wrapt or an adapter may not be importable yet when our `.pth` file runs. The
-    last thing that `site` does is to import sitecustomize, which calls this finder.
+    `site` processes the `.pth` files of one directory before it adds the next directory: for example, the files of a
+    virtual environment before it adds system packages. So wrapt or an adapter may not be importable yet when our `.pth`
+    file runs. The last thing that `site` does is to import sitecustomize, which calls this finder.
     """
 
     def find_spec(

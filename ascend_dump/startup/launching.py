@@ -18,7 +18,7 @@ SITE = Path(__file__).parent / "site"
 
 
 def find_program(name: str) -> str:
-    """Return the path of the program with this name. Raises ConfigError AD104, with the likely reason, if none runs."""
+    """Return the path of the program with this name. Raises ConfigError AD104 with the likely reason if none exists."""
     program = shutil.which(name)
     if program is not None:
         return program

@@ -1,4 +1,4 @@
-"""Copy stored files into a private cache, to map them into memory. If it is full, the least recently used is removed.
+"""Copy stored files into a private cache, to map them into memory. A full cache drops the least recently used copies.
 
 {user cache}/objects/{hash of address, size and stamp}
 """
@@ -27,7 +27,7 @@ _RANGE = 8 << 20
 
 
 def copied_descriptor(path: StoredPath) -> int:
-    """Return a descriptor of a copy of a stored file. It stays readable if the copy is removed from the cache.
+    """Return a descriptor of a copy of a stored file. The descriptor is usable even after the cache drops the copy.
 
     Raises FileNotFoundError, IsADirectoryError and StorageError, and as `cache_limit`.
     """

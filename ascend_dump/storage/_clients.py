@@ -25,9 +25,9 @@ _CONNECTION = (
     *("ClientConnectorError", "ClientConnectionError", "ServerDisconnectedError", "ClientOSError", "FSTimeoutError"),
     *("ContentLengthError", "ServerTimeoutError", "SocketTimeoutError", "ProxyConnectionError"),
 )
-#: Names of the exceptions that botocore raises after five attempts of its own, for all failures of connections; and of
-#: their causes if no connection was ever made. Then we do not repeat the request.
+#: Names of the exceptions that botocore raises after five attempts of its own, for all failures of connections.
 _ENDPOINT = ("EndpointConnectionError", "ConnectTimeoutError")
+#: Names of the causes of these exceptions if no connection was ever made. Then we do not repeat the request.
 _NEVER_THERE = ("ConnectTimeoutError", "ClientConnectorError", "ClientConnectorDNSError", "NewConnectionError")
 
 

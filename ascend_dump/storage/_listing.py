@@ -16,9 +16,9 @@ __all__ = ["StoredObject", "children", "list_stored", "read_range", "status_anew
 
 #: Maximum number of levels of directories on an HTTP server, whose pages could lead in circles.
 _DEEPEST = 16
-#: Maximum number of cached listings: that of a dump, that of its reference, and some of dumps opened before.
+#: Maximum number of cached listings. A comparison needs two, for a dump and its reference.
 _MOST_LISTINGS = 8
-#: The names under which clients report a hash of a file's content, then those for its time.
+#: The names under which clients report a hash of a file's content, and then the names for its time of change.
 _STAMPS = (
     *("ETag", "etag", "md5Hash", "content_hash"),
     *("LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created"),
@@ -50,7 +50,7 @@ _listings: OrderedDict[str, _Listing] = OrderedDict()
 
 
 def list_stored(root: str) -> None:
-    """List the files below an address, even if a listing is cached. Raises StorageError; FileNotFoundError if none.
+    """List the files below an address, even if a listing is cached. Raises StorageError, FileNotFoundError.
 
     Later calls of the other functions use this listing.
     """

@@ -56,7 +56,7 @@ def named_beside(path: Path, ending: str) -> Path:
 class StoredPath(type(Path())):  # type: ignore[misc]  # the class of paths of this system
     """The address of a file or directory in a store, such as s3://bucket/run7/index.jsonl.
 
-    It is a Path: names can be joined to it, and its status is that in the listing of the opened dump. Its content is
+    It is a Path: names can be joined to it, and its status is taken from the listing of the opened dump. Its content is
     read by functions in `ascend_dump.storage.files`. It cannot be written.
     """
 

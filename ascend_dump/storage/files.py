@@ -176,7 +176,7 @@ def children(directory: Path) -> tuple[list[str], list[str]]:
 
 
 def walked(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield `root` and all directories below it, each with the names of its files. Unreadable ones are left out."""
+    """Yield `root` and all directories below it, each with the names of its files, except unreadable directories."""
     stack = [root]
     while stack:
         directory = stack.pop()

@@ -19,7 +19,7 @@ _LARGEST = 64 << 10
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions by the names "CANN", "driver" and "firmware". Unknown ones are left out."""
+    """Return the versions by the names "CANN", "driver" and "firmware". Unknown versions are left out."""
     versions = {name: next(_versions(paths), None) for name, paths in _VERSION_FILES.items()}
     return {name: version for name, version in versions.items() if version is not None}
 

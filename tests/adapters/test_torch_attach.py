@@ -286,7 +286,7 @@ def test_the_exit_code_of_a_program_that_runs_already_is_not_decided(run: Any) -
     run(
         """
         said = attach("--strict", code=2)
-        assert "strict=True decides the exit code of a program, and this one runs already" in said, said
+        assert "strict=True decides the exit code of a program, and this program already runs" in said, said
         """,
         ASCEND_DUMP="wait,strict=true",
     )

@@ -122,7 +122,7 @@ def test_bytes_that_arrive_wrong_are_seen(store: Any, dump: Path, monkeypatch: p
         return found[:-1] + b"?" if path.endswith("index.jsonl") else found
 
     monkeypatch.setattr(type(store), "cat_file", cat_file)
-    with pytest.raises(ascend_dump.StorageError, match=r"index\.jsonl: the store holds other bytes than were sent"):
+    with pytest.raises(ascend_dump.StorageError, match=r"index\.jsonl: the bytes in the store differ from the bytes"):
         ascend_dump.push(dump, URL)
 
 

@@ -1,1 +1,1 @@
-"""Modules that several adapters for PyTorch share. All but `base` import torch, so no other module imports them."""
+"""Modules that several adapters for PyTorch share. All except `base` import torch when they are imported."""

@@ -172,13 +172,13 @@ def _count_calls(module: Optional[torch.nn.Module], enough: int, is_own: bool = 
     The stack is searched, because a counter of open calls would be wrong after a KeyboardInterrupt: PyTorch does not
     report the end of a call that it interrupts.
 
-    is_own: the first call on the stack is known to be one of the module
+    is_own: True if the first call on the stack is known to be a call of the module
     """
     calls = 0
     frame: Any = sys._getframe(1)
     while frame is not None and calls < enough:
-        # Reading the variables of a frame copies them, which takes longer than the search. The first call on the stack
-        # is that of the module if its hook asks.
+        # Reading the variables of a frame copies them, which takes longer than the search. So they are not read if
+        # `is_own` says that the first call on the stack is a call of the module.
         if frame.f_code is _CALL_CODE and (is_own or module is None or frame.f_locals.get("self") is module):
             calls += 1
             is_own = False
@@ -199,5 +199,5 @@ def is_compiled(target: torch.nn.Module) -> bool:
 
 
 def keep_hooks_quiet() -> None:
-    """Suppress PyTorch's warning that global hooks see compiled modules twice. The hooks of this package expect it."""
+    """Suppress PyTorch's warning that a compiled module calls global hooks twice: our hooks expect both calls."""
     warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when", category=UserWarning)

@@ -30,7 +30,7 @@ def follow_compiled(around: Around) -> Callable[[], None]:
 
     Modules that were passed to `torch.compile` are not included, because PyTorch calls their hooks before the compiled
     code. Functions that were compiled earlier are included only if `keep_compiled` had been called before. Returns a
-    function that ends this.
+    function that removes the follower `around`.
     """
     _note_compiled()
     _arounds.append(around)
@@ -81,7 +81,7 @@ def _note_compiled() -> None:
 
 
 def _forget_compiled() -> None:
-    # Not if another library has replaced our function in the meantime: its function calls ours.
+    # If another library has replaced our function in the meantime, nothing is restored: its function calls ours.
     if _patched is not None and not _arounds and not _follows_later and torch.compile is _patched:
         torch.compile = _patched.__wrapped__
 

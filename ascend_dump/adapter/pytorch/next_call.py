@@ -78,7 +78,7 @@ class NextCall:
 
     def _remove(self) -> None:
         self._unfollow()
-        # Not if something else, such as a tracer, has wrapped our function in the meantime. Then our function stays,
-        # and only calls the original.
+        # If something else, such as a tracer, has wrapped our function in the meantime, our function stays, and only
+        # calls the original.
         if torch.nn.Module.__call__ is self._call:
             torch.nn.Module.__call__ = self._original

@@ -86,7 +86,7 @@ class ProcessSteps:
         # While a model is compiled, hooks are traced, not called. Our operators must not get into the graph.
         if torch.compiler.is_compiling() or not self._follows() or not is_root_call():
             return
-        # Not for a GraphModule inside a compiled function: PyTorch runs a graph as a module while it compiles it.
+        # A GraphModule inside a compiled function is no root: PyTorch runs a graph as a module while it compiles it.
         if not self._inside or not isinstance(module, torch.fx.GraphModule):
             root = module_of(module)
             self._open = module

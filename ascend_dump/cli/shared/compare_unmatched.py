@@ -46,7 +46,7 @@ def _on_one_side(field: str, dumps: Sequence[Dump], comparison: Comparison) -> I
     if None in values[0] | values[1]:
         return  # some records have no known rank or step
     for number, side in enumerate(_SIDES):
-        # Not those in `paired`: a rank may be paired with another rank, for example if tensors are sharded.
+        # Without the values in `paired`: a rank may be paired with another rank, for example if tensors are sharded.
         only = sorted(values[number] - values[1 - number] - paired)
         if only:
             noun = field if len(only) == 1 else f"{field}s"

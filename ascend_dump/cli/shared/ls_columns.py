@@ -35,7 +35,7 @@ def groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
     failed = pl.col("error").is_not_null()
     unreadable_records: Iterator[Record] = iter(())
     if frame.select(failed.any()).collect().item():
-        # As records, because they contain an error, which the columns do not.
+        # Read as records, because a record has its error, and the columns only say that there is an error.
         unreadable_records = unreadable.watch(dump.where(failed))
     begin, count = 0, _ROWS
     while True:

@@ -95,7 +95,7 @@ class RunLabels:
 
     @cached_property
     def _by_run(self) -> Mapping[str, str]:
-        """The labels of each name of a run. Runs of ranks that started at the same time have one name."""
+        """The labels by the name of the run. Runs of several ranks that started at the same time share a name."""
         names: dict[str, dict[str, None]] = {}
         for run in self._runs:
             names.setdefault(run.path.name, {})[run.label] = None

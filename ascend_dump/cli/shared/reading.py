@@ -135,7 +135,7 @@ def leading_columns(dump: Dump) -> list[Column]:
 def argument_columns(dump: Dump) -> list[Column]:
     """Return a list with the column for argument names, [] if the dump contains none.
 
-    An argument name is that in the operator's schema. If the tensor is a parameter, its name follows in parentheses:
+    An argument name is from the operator's schema. If the tensor is a parameter, its name follows in parentheses:
     `self (fc.weight)`.
     """
     from ascend_dump.report.tables import Column

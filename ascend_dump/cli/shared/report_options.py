@@ -29,7 +29,7 @@ _OPTIONS = (
     click.option(
         "--noise",
         metavar="DUMP",
-        help="Another run of REFERENCE: differences within those of the two runs are noise.",
+        help="Another run of REFERENCE: differences no larger than between these two runs are noise.",
     ),
 )
 

@@ -36,7 +36,7 @@ CUBE = 16
 #: Blocks of up to this many bytes are copied as one item, which is faster than element by element (measured).
 _WHOLE_BLOCK = 64
 
-#: Lengths of the axes of a tensor in a plain layout, by letter. C is that of one group, N that of all groups together.
+#: Lengths of the axes of a tensor in a plain layout, by letter. C is counted in one group, N in all groups together.
 Extents = dict[str, int]
 
 
@@ -126,7 +126,7 @@ def pack_channels(array: _Array, layout: str, c0: int) -> _Array:
 
 
 def pack_weight(array: _Array, layout: str, groups: int, c0: int) -> _Array:
-    """Convert `layout` to FRACTAL_Z, or to FRACTAL_Z_3D if the layout has D. groups: those of the convolution."""
+    """Convert `layout` to FRACTAL_Z, or to FRACTAL_Z_3D if it has D. groups: number of groups of the convolution."""
     import numpy as np
 
     plain = _in_order(array, layout, "NCDHW")

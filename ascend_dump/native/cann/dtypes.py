@@ -8,7 +8,7 @@ counts bits). The order of packed elements, and its source:
   and it is not verified on hardware.
 - UINT1: the lower index in the higher bit, as msaccucmp unpacks it.
 
-In these cases the values differ from those of msaccucmp, because they follow the definition of the type:
+In these cases the values differ from those of msaccucmp, because ours follow the definition of the type:
 
 - float8_e4m3fn 0x7f and 0xff are NaN (msaccucmp: 480 and -480);
 - float8_e5m2 0xfc is -Inf (msaccucmp: +Inf);
@@ -217,7 +217,7 @@ def _pack(codes: _Raw, bits: int) -> _Raw:
 def encode(array: _Array, value: Optional[int] = None) -> tuple[int, _Raw]:
     """Return the number of CANN's type and the payload for an array.
 
-    value: the number of the type, if several types of CANN are the same type in numpy; None: the first of them.
+    value: the number of the type, if several types of CANN are the same type in numpy; None: the first of these types.
     Raises NotSupported for an element type that has no number in CANN. For HIFLOAT8 and FLOAT4_E1M2, which are float32
     in numpy, it is also raised for a value that the type cannot represent exactly.
     """

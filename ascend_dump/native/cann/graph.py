@@ -50,7 +50,7 @@ class NoDump(NamedTuple):
 def _reasons() -> dict[str, NoDump]:
     """Return the reasons by operator type.
 
-    The types are those in GE's documents, and others that GE's local engine executes without a task for the device.
+    The types are listed in GE's documents, or GE's local engine executes them without a task for the device.
     """
     groups = {
         "GE evaluates the condition itself, only operators inside the branches run on the device": (

@@ -69,7 +69,7 @@ def needs_mapping(name: str) -> bool:
 def hashed_name(path: str, *, exception: bool = False) -> str:
     """Return the name on disk of a file whose name is too long. path: the whole path in CANN's spelling.
 
-    A data dump uses the hash of the path, including doubled slashes; an exception dump that of the file name only.
+    A data dump uses the hash of the path, including doubled slashes. An exception dump uses the hash of the file name.
 
     (assumption cann.long_names)
     """

@@ -108,7 +108,7 @@ class EagerName(NamedTuple):
     """The fields in the file name of an eager operator.
 
     api        the API call, such as "aclnnAdd"; the type of the operator if its API was generated
-    number     number of the API call among those of all threads of the process. The files with the inputs and the
+    number     number of the API call, counted over all threads of the process. The files with the inputs and the
                outputs of a call have the same number, except for generated operators
     kernel     the kernel; None for a file of the API call itself, and for generated operators
     generated  True for an operator with a generated API, whose name opbase does not know

@@ -66,7 +66,7 @@ class Unit(NamedTuple):
     """A unit of the device in a record, such as an AI Core.
 
     status  one word; for cores, from version 1 of the layout on, four words. All are 0 if the unit did not overflow
-    context_id, thread_id  those of the task; None if it has none (65535), or if the layout lacks them
+    context_id, thread_id  context and thread of the task; None if it has none (65535) or the layout lacks them
     """
 
     name: str

@@ -124,9 +124,9 @@ def build_name(name: NpyName) -> str:
 def holds_record(name: str) -> bool:
     """Return True if a file that MindSpore wrote may contain a tensor, statistics or an overflow record.
 
-    name: the file name. Data files cannot be recognised by it: files in CANN's format (`file_format` bin, jit_level O2)
-    have no suffix, and long names are replaced by numbers. So the result is True for all names except those of graphs,
-    copies of the configuration, arguments of operators, and `mapping.csv`.
+    name: the file name. Names of data files have no common form: files in CANN's format (`file_format` bin, jit_level
+    O2) have no suffix, and long names are replaced by numbers. So the result is True for all names except those of
+    graphs, copies of the configuration, arguments of operators, and `mapping.csv`.
     """
     if AUXILIARY.fullmatch(name) or name == _MAPPING_FILE:
         return False

@@ -102,7 +102,10 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Yield (line number, fields, column names) for each row. Without a header only the first line, with no columns."""
+    """Yield (line number, fields, column names) for each row.
+
+    If the first line is not a header, yield only this line, with no column names.
+    """
     columns: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

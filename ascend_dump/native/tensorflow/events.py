@@ -111,15 +111,15 @@ def _tensor(message: _Message, start: int, end: int) -> EventTensor:
 def _axis(message: _Message, number: int, part: Union[int, tuple[int, int]]) -> Iterator[int]:
     if number == 2 and not isinstance(part, int):
         sizes = [value for inner, value in message.fields(*part) if inner == 1 and isinstance(value, int)]
-        # A negative number is encoded as 64-bit two's complement. All of them mean that the length is invalid.
+        # A negative number is encoded as 64-bit two's complement. Every one means that the length is invalid.
         yield -1 if sizes and sizes[-1] >= 1 << 63 else sizes[-1] if sizes else 0
 
 
 def read_event_graph(path: Path) -> dict[str, GraphNode]:
     """Return the nodes of a partition graph by name, without nodes of the debugger. Raises CorruptDump.
 
-    The debugger inserts a copy node for each tensor that it watches: a node that reads `layer1/w` reads
-    `__copy_layer1/w_0` then. In the result, its input is `layer1/w` again.
+    The debugger inserts a copy node for each tensor that it watches. A node that read `layer1/w` now reads
+    `__copy_layer1/w_0`; in the result, its input is `layer1/w` again.
     """
     nodes: dict[str, GraphNode] = {}
     with _Message(path) as message:

@@ -1,4 +1,4 @@
-"""The `options` of a request that only TensorFlow has, and the operators in the graph that they name."""
+"""The `options` of a request that only TensorFlow has, and the operators that these options name in the graph."""
 
 from __future__ import annotations
 

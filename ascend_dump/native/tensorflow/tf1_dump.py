@@ -269,7 +269,7 @@ def effective(config: Any) -> Dict[str, Any]:
 
 
 def conflict(settings: Mapping[str, Any], values: Mapping[str, _Value]) -> str:
-    """Return the switch that is on in `settings` and excludes the one that is on in `values`; "" if there is none."""
+    """Return the switch that is on in `settings`, if `values` turns on the other one, which excludes it; else ""."""
     for name in SWITCHES:
         if settings.get(name) is True and not values.get(name) and any(values.get(switch) for switch in SWITCHES):
             return name
@@ -280,7 +280,7 @@ def put(config: Any, values: Mapping[str, _Value]) -> Any:
     """Set the keys in the last entry, and remove other dump settings from all entries. Return the last entry.
 
     If there is no entry, one is added, with the same additional settings as npu_config_proto makes. Raises DumpError if
-    one of configuration and `values` turns on a dump, and the other one overflow detection.
+    the configuration turns on a dump and `values` turns on overflow detection, or the other way round.
     """
     excluded = conflict(effective(config), values)
     if excluded:

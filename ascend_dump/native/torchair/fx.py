@@ -32,7 +32,7 @@ _DEEPEST = 8
 
 
 class FxValue(NamedTuple):
-    """A node as a value. dtype, shape: those of its output; None if the text lacks them. A symbolic length is None."""
+    """A node as a value. dtype, shape: of the node's output; None if the text lacks them. A symbolic length is None."""
 
     name: str
     dtype: Optional[str] = None

@@ -58,7 +58,7 @@ _TOKEN = re.compile(
 )
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _OUTPUT = re.compile(r"(.+)_(\d+)", re.ASCII)
-#: The variable of an output of the operator that is not written.
+#: A variable for an output of the operator `_GraphRngState`, which is not written.
 _OFFSET = re.compile(r"unpack_generator_offsets((?:_\d+)?)_(\d+)", re.ASCII)
 #: Maximum length of a line in bytes, and maximum length of a line whose inputs are parsed, in characters. Lines with
 #: constants are long.
@@ -337,8 +337,8 @@ class _NodeLines:
     def _repeats(self, earlier: int, later: int, lines: list[str]) -> bool:
         """Return True if the nodes from `later` on repeat the line that begins with the node `earlier`.
 
-        The nodes of this line have to be equal; if the line has a single node, also the node after it, or the next line
-        has to begin there.
+        The nodes of this line have to be equal. If the line has a single node, the node after it has to be equal too,
+        because a single node may belong to the line above.
         """
         first = self._nodes[earlier]
         for length in range(_PROOF):

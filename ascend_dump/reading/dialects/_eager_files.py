@@ -4,9 +4,9 @@ Executions are those of API calls (`aclnnAdd`) and of the kernels that the calls
 file with inputs and the next file with outputs of the same API call or kernel on one stream. A file's name does not
 say which of the two it contains, so the headers are read when the first record is requested.
 
-The number in a file name counts all API calls of the process. A kernel has the number of its call. As the number
-differs between steps, runs and ranks, names of records have the number of the call among those of the same API in the
-directory, which is that of one step: `aclnnAdd_0`, and `aclnnAdd_0/AddAiCore_0` for the first kernel of this call.
+The number in a file name counts all API calls of the process. A kernel has the number of its call. This number differs
+between steps, runs and ranks, so names of records have another number. It counts the calls of the same API in the
+directory, that is, in one step: `aclnnAdd_0`, and `aclnnAdd_0/AddAiCore_0` for the first kernel of this call.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def has_only_overflows(rank_directory: Path) -> bool:
     """Return True if a dump of MindSpore has only operators that overflowed.
 
     rank_directory: `rank_N` of a dump with jit_level O0 or O1, which has no file about the overflow itself. The answer
-    is `op_debug_mode` in the dump JSON inside or next to the run. False if metadata is there: it is written on a CPU or
-    GPU, where op_debug_mode 3 dumps all operators.
+    is read from `op_debug_mode` in the dump JSON inside or next to the run. It is False if the directory of metadata
+    exists: MindSpore writes metadata on a CPU or GPU, where op_debug_mode 3 dumps all operators.
     """
     run = rank_directory.parent
     if any((run / rank / METADATA_DIRECTORY).exists() for rank in ("rank_0", rank_directory.name)):

@@ -20,7 +20,7 @@ __all__ = ["join"]
 def join(names: Iterable[NpyName], rows: Iterable[MindsporeStatisticsRow]) -> dict[NpyName, MindsporeStatisticsRow]:
     """Return the lines by the names of their files. Files without a line are left out.
 
-    If timestamps differ, the lines and files of a tensor are joined in order, but only if their numbers are equal.
+    If timestamps differ, the lines and files of a tensor are joined in order if there are as many lines as files.
     """
     exact = {
         (_tensor(row.op_type, row.op_name, row.io, row.slot), row.timestamp): row for row in rows if not row.problem

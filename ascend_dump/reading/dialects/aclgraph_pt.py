@@ -39,7 +39,7 @@ class _AclgraphPtDialect:
     name = "aclgraph_pt"
 
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
-        # A name without a device may be that of any checkpoint, such as model_3.pt. It is accepted only in a
+        # Any checkpoint may have a name without a device, such as model_3.pt. Such a name is accepted only in a
         # directory worldsize{N}_global_rank{R}.
         in_rank_directory = bool(directory.parts) and rank_of(directory.parts[-1:]) is not None
         entries: list[Entry] = []

@@ -136,7 +136,7 @@ class _MindsporeDirectory:
 
     @property
     def is_one(self) -> bool:
-        """True if the path is certainly one of MindSpore. Only then a `statistic.csv`, a common name, is read."""
+        """True if the path is certainly one of MindSpore. Elsewhere `statistic.csv`, a common name, is not read."""
         return self.graph_id is not None or self.known["run"] is not None
 
     @property

@@ -158,7 +158,7 @@ def _parsed_name(tags: _Tags) -> dict[str, Any]:
 def _fields(keys: tuple[str, ...], index: int) -> Optional[dict[str, Any]]:
     """Return the fields for a value in a file; None for metadata.
 
-    keys: its path in `{"value": …, "meta": …}`, or in the value itself, which is all that older files contain
+    keys: the path of the value in `{"value": …, "meta": …}`. An older file contains the value alone: its path in it
     """
     if keys[:1] == ("meta",):
         return None

@@ -6,8 +6,8 @@
 
 Sources: dumps of TensorFlow 2.15.1; `python/debug/lib/debug_data.py`. For readers:
 
-- Every file is one output of a node. The graph of the device says which outputs of other nodes are its inputs. They are
-  read from the files of these nodes; if there are several, from the last one before the node's own file.
+- Every file is one output of a node. The graph of the device says which outputs of other nodes are its inputs. An input
+  is read from the other node's file; if there are several files, from the last one before the node's own file.
 - `step` is n, which counts the runs of one session wrapper; for hooks, the runs of the process.
 - `timestamp` is the time at which the debugger got the tensor. Records are in this order.
 - `_arg_x_0_0` is the value that was fed for the placeholder x.
@@ -117,8 +117,8 @@ DIALECT = _TfdbgDialect()
 class _DeviceOutputs:
     """The graph of one device in one run of the session, and the files of each output.
 
-    root, scope  the directory of the device and "". If only a directory below it was opened: that directory, and the
-                 scope of nodes that it stands for
+    root, scope  the directory of the device, and "". If only a directory below the device was opened: that directory,
+                 and the scope of its nodes
     """
 
     def __init__(self, root: Path, scope: str) -> None:

@@ -95,7 +95,7 @@ def _collected(source: str, tensors: Iterable[WeightTensor]) -> Weights:
 
 
 def _file(path: Path, follow_links: bool) -> Iterator[WeightTensor]:
-    """Return an iterator over the tensors of a file; for an index, over those of all files that it names.
+    """Return an iterator over the tensors of a file; for an index, over the tensors of all files in the index.
 
     Raises ReadError, NotSupported.
     """

@@ -34,7 +34,7 @@ class FileBytes:
         self._descriptor: Optional[int] = None
 
     def read(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from the position `start`. Raises CorruptDump if it cannot, or if the file is shorter."""
+        """Return `size` bytes from the position `start`. Raises CorruptDump if it cannot be read or is too short."""
         try:
             if isinstance(self.path, StoredPath):
                 data = read_part(self.path, start, size)
@@ -95,7 +95,7 @@ class WeightTensor:
         """Create a tensor from either `content` or `load`.
 
         content: the file and the byte position of the first element, for a tensor in row-major order. load: a function
-        that returns the whole tensor, for all others.
+        that returns the whole tensor, for any other tensor.
         """
         self.name = name
         self.dtype = dtype

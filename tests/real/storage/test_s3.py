@@ -130,7 +130,7 @@ def test_missing_credentials_are_told(bucket: str, settings: Any, server: str, m
 def test_a_missing_bucket_is_told(settings: Any, dump: Path) -> None:
     with pytest.raises(ascend_dump.DumpNotFound, match="s3://no-such-bucket/run7"):
         ascend_dump.open("s3://no-such-bucket/run7")
-    with pytest.raises(ascend_dump.StorageError, match="the bucket is not there"):
+    with pytest.raises(ascend_dump.StorageError, match="the bucket does not exist"):
         ascend_dump.push(dump, "s3://no-such-bucket/run7")
 
 

@@ -102,7 +102,7 @@ def test_an_output_that_stays_is_no_finding(run, tree):
         tree.look(value + step, layer="a", step=step)
     code, out, err = run("watch", tree.root)
     assert (code, out) == (Exit.OK, "")
-    assert err == "no watched output was overwritten; 2 looks compared\n"
+    assert err == "no watched output was overwritten; 2 snapshots compared\n"
 
 
 def test_a_zero_that_loses_its_sign_is_a_finding(run, tree):
@@ -135,7 +135,7 @@ def test_a_look_before_the_operator_ran_is_told(run, tree):
     tree.look(np.ones(4, np.int8))
     code, out, err = run("watch", tree.root)
     assert (code, out) == (Exit.UNREADABLE, "")
-    assert err.startswith("1 look left out: no earlier output")
+    assert err.startswith("1 snapshot left out: no earlier output")
 
 
 def test_a_dump_without_watcher_files_says_how_to_make_them(run, tree):

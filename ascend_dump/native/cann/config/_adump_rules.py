@@ -1,4 +1,4 @@
-"""Rules for dump configurations that adump, CANN's dump service, refuses. They have the order of its checks.
+"""Rules for dump configurations that adump, CANN's dump service, refuses. The rules have the order of adump's checks.
 
 Sources: adump `dump_config_converter` (checks), `adump_error_manager` (reasons).
 """

@@ -37,9 +37,9 @@ def has_plain_characters(path: str) -> bool:
 
 
 def place_of(path: str, cwd: str, planned: str) -> bytes:
-    """Return the directory in which `path` is checked: `path` itself.
+    """Return the directory that a rule has to examine for `path`: `path` itself.
 
-    If `path` is the planned directory, return its nearest existing parent, because it is not created yet.
+    If `path` is the planned directory, which is created later, return its nearest existing parent.
     """
     # CANN reads a C string, which ends at its first zero byte.
     encoded = os.path.join(encode(cwd), encode(path).split(b"\0", 1)[0])

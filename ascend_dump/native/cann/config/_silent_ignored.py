@@ -190,7 +190,7 @@ def _unnamed_hides(subject: AclSubject) -> Iterator[Hit]:
             yield Hit(
                 f"dump.dump_list[{index}]",
                 f"ignored, because dump_list[{unnamed[-1]}] has no model_name and is used for {model!r} too",
-                "give every item a model_name, or none",
+                "give a model_name in all items, or in none",
             )
 
 

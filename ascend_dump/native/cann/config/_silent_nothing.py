@@ -237,6 +237,6 @@ def _watcher_same(subject: AclSubject) -> Iterator[Hit]:
             if name in watched:
                 yield Hit(
                     f"dump.dump_list[{index}].layer[{position}]",
-                    f"{name!r} is to be watched after itself, which writes no file to compare with",
+                    f"{name!r} is in layer and watcher_nodes: it writes only one file, so there is no pair to compare",
                     "list under layer only operators suspected of overwriting the watched ones",
                 )

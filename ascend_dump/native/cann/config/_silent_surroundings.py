@@ -233,7 +233,7 @@ def _model_unknown(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "range-never-runs",
     "AD114",
-    "a range dumps nothing or too much if its end runs first, or if one of the two does not exist",
+    "a range dumps nothing or too much if its end runs before its begin, or if one of them does not exist",
     "GE dump_properties DumpProcFsmTransition",
     where="dump.dump_list[0].opname_range[0]",
     trips=dumping(
@@ -253,7 +253,9 @@ def _range_never_runs(subject: AclSubject) -> Iterator[Hit]:
                 yield Hit(where, f"the graph has no operator {begin!r}: nothing is dumped", "take names from the graph")
             elif end not in order:
                 yield Hit(
-                    where, f"the graph has no operator {end!r}: all after {begin!r} is dumped", "take an existing name"
+                    where,
+                    f"the graph has no operator {end!r}: all operators after {begin!r} are dumped",
+                    "take an existing name",
                 )
             elif order[end] < order[begin]:
                 yield Hit(where, f"{end!r} runs before {begin!r}: nothing is dumped", "swap begin and end")
@@ -337,7 +339,7 @@ def _watcher_collective(subject: AclSubject) -> Iterator[Hit]:
 @RULES.rule(
     "watcher-suspect-first",
     "AD114",
-    "after an operator that runs before every watched operator there is no pair to compare",
+    "an operator in `layer` that runs before every watched operator gives no pair to compare",
     "torchair user document, dump_config_path",
     where="dump.dump_list[0].layer[0]",
     trips=dumping(dump_scene="watcher", dump_list=[{"layer": ["conv"], "watcher_nodes": ["add"]}]).given(
@@ -355,8 +357,8 @@ def _suspect_first(subject: AclSubject) -> Iterator[Hit]:
             if watched and name in order and order[name] < min(watched):
                 yield Hit(
                     f"dump.dump_list[{index}].layer[{position}]",
-                    f"{name!r} runs before every watched operator, when they have no outputs to compare yet",
-                    "put operators under layer that run after the watched ones",
+                    f"{name!r} runs before every watched operator, so there are no outputs yet to compare",
+                    "name operators in layer that run after the watched operators",
                 )
 
 

@@ -117,7 +117,7 @@ def judge(config: Any, *, env: Optional[Mapping[str, str]] = None, cwd: str = ""
 
 
 def refused(refusal: JsonRefusal, config_path: str = "-") -> Verdict:
-    """Return the verdict on a file that cannot be read or parsed; adump itself reports EP0004 only."""
+    """Return the verdict on a file that cannot be read or parsed. adump reports EP0004 only for some of them."""
     failure = AdumpFailure("EP0004", {"reason": refusal.reason}, "")
     return Verdict(False, refusal.acl_error, (failure,) if refusal.native else ())
 

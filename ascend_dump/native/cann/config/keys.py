@@ -1,7 +1,7 @@
 """The keys of CANN's dump JSON and the session options of GE: types, allowed values, defaults and limits.
 
 Sources: adump `dump_config_converter` (keys, allowed values, defaults, limits); GE `dump_manager` (the format
-of `pos` in an entry of a blacklist). The order is that of adump's checks.
+of `pos` in an entry of a blacklist). The keys have the order of adump's checks.
 """
 
 from __future__ import annotations

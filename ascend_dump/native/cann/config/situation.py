@@ -20,7 +20,7 @@ _CONTROL_GROUPS = re.compile(r"docker|kubepods|containerd|libpod|lxc")
 
 
 class Situation(NamedTuple):
-    """Facts about the process that will dump. None means unknown; the others are True if the sentence is true.
+    """Facts about the process that will dump. None means unknown. A bool is True if the sentence about it is true.
 
     env, cwd      the environment and the working directory of that process
     planned       a dump path that is treated as existing, because it is created before CANN reads the configuration

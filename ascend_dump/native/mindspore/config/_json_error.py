@@ -29,7 +29,7 @@ def syntax_error(text: str, error: json.JSONDecodeError) -> str:
 
     text: the JSON text. error: the error that Python's parser raised for it
     """
-    # nlohmann's parser reports the position of the unexpected character, Python that of white space before it.
+    # nlohmann's parser reports the position of the unexpected character, Python the position of white space before it.
     position = re.compile(r"[ \t\r\n]*").match(text, error.pos).end()  # type: ignore[union-attr]  # it matches nothing too
     line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
     kind = error.msg

@@ -215,7 +215,7 @@ def _device_statistics_of_tensors(dump: DumpJson) -> Iterator[Hit]:
 @RULES.rule(
     "mindspore-unused-statistics",
     "AD274",
-    "without statistics in saved_data their settings have no effect",
+    "if saved_data has no statistics, the settings of statistics have no effect",
     f"{_O0}, statistic_category",
     where=f"{COMMON}.statistic_category",
     trips=example(saved_data="tensor", statistic_category=["max"]),

@@ -80,6 +80,7 @@ MODES: Mapping[str, int] = MappingProxyType({"all": 0, "input": 1, "output": 2})
 DATA: Mapping[str, str] = MappingProxyType({"stats": "statistic", "tensor": "tensor", "full": "full"})
 #: MindSpore's values of `op_debug_mode` by the scene of a request. The values 1 and 2 have the effect of 3.
 DEBUG_MODES: Mapping[Optional[str], int] = MappingProxyType({None: 0, "overflow": 3, "exception": 4})
+#: MindSpore's names of statistics in `statistic_category`, by the names in a request.
 STATISTICS: Mapping[str, str] = MappingProxyType(
     {
         "max": "max",
@@ -92,7 +93,7 @@ STATISTICS: Mapping[str, str] = MappingProxyType(
         "zero": "zero count",
     }
 )
-#: The values of `statistic_category` that the host can compute. `DEVICE_STATISTICS` are those of the device.
+#: The values of `statistic_category` that the host can compute. `DEVICE_STATISTICS` has those that the device computes.
 HOST_STATISTICS = (
     "max",
     "min",

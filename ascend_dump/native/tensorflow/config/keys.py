@@ -46,8 +46,9 @@ KEYS: Mapping[str, Parameter] = MappingProxyType(
 #: The keys that only control the dump. Other keys of `KEYS` may be set for other purposes.
 DUMP_KEYS = tuple(DUMP_FIELDS)
 
+#: The types of values, with the text for them in messages, by `Parameter.field`. Other fields take a text.
 TYPES: Mapping[str, tuple[type, str]] = MappingProxyType({"b": (bool, "true or false"), "i": (int, "a number")})
-#: The keys of modes: (the key that turns the mode on, its allowed values).
+#: The keys that select a mode: (the key that turns it on, the allowed modes).
 MODES = {
     "dump_mode": ("enable_dump", ("input", "output", "all")),
     "dump_debug_mode": ("enable_dump_debug", ("aicore_overflow", "atomic_overflow", "all")),

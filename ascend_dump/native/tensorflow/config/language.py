@@ -42,7 +42,7 @@ class TensorFlowLanguage(ConfigLanguage):
         return check_parameters(source, all=True, situation=around.situation)
 
     def build(self, request: DumpRequest, names: Optional[Iterable[str]] = None) -> Mapping[str, Any]:
-        """Return the keys of the dump, and `use_off_line`. Nothing is dumped without it, and it identifies the file."""
+        """Return the keys of the dump, and `use_off_line`: every dump needs this key, and it identifies the file."""
         return {"use_off_line": True, **parameters(request, names=names)}
 
     def python(self, built: Mapping[str, Any], style: str, ranks: Steps) -> str:

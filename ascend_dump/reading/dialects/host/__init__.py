@@ -110,8 +110,8 @@ class _ReadingColumns(_Reading):
 class _Block(NamedTuple):
     """A part of an index: its decoded lines, or records instead if some of its lines are invalid.
 
-    offset, text    position of the first line in the index, and the text of all lines; 0 and empty with `records`, and
-                    if lines were left out
+    offset, text    position of the first line in the index, and the text of all lines; `text` is empty with `records`,
+                    and if lines were left out
     before          the call of the line before the part
     """
 

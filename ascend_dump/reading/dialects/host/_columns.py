@@ -55,7 +55,7 @@ class PlainLine(Line, omit_defaults=True, gc=False):
 
 _FIELDS = PlainLine.__struct_fields__
 _LISTS = ("shape", "stride")
-#: Fields whose values are those of the column with the same name; `_PLACE` are those about the tensor's memory.
+#: Fields that become a column with the same name and values. `_PLACE` has the fields about the tensor's memory.
 _SAME = ("op_type", "op_name", "io", "index", "dtype", "nbytes", "phase", "module", "seq", "hash")
 _PLACE = ("storage_offset", "storage", "address", "storage_nbytes", "version")
 #: Fields that few lines have. A column without any value is null and not converted.
@@ -65,6 +65,7 @@ _PACKED = ("parameter", "quantization", "collective", "placement")
 _VIEW = ("blob", "offset", "stored_stride")
 _OTHERS = ("time", "source", "device", "shard", "stats")
 _DEFAULTS = {field.name: field.default for field in fields(Line)}
+#: The index in `_FIELDS` of each field whose values `LineColumns` collects.
 _TOLD = {name: _FIELDS.index(name) for name in (*_SAME, *_PLACE, *_RARE, *_PACKED, *_VIEW, *_OTHERS)}
 _TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 _UNKNOWN = (None,) * len(Statistics._fields)

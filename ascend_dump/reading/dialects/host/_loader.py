@@ -41,7 +41,8 @@ _MOST_MAPPED = 32
 #: file that was cut off kills the process (SIGBUS).
 MOST_COPIED = 4096
 _NONFINITE_TEXTS = ("nan", "inf", "-inf")
-#: The types of the values of statistics that were found to be valid; a text may be wrong, so that none has one.
+#: The types of the values of valid statistics, one tuple per combination. Combinations with a text are not stored,
+#: because each text has to be checked.
 _valid_types: set[tuple[type, ...]] = set()
 _MOST_VALID = 256
 #: An object with the bytes of a shard: a mapped file, or an object in a store that is read part by part.

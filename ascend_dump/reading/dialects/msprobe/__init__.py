@@ -88,7 +88,7 @@ def _tensor_files(directory: Directory) -> tuple[list[Entry], set[str]]:
     """Return entries for the files of dump_tensor_data, and the names to claim.
 
     If there is an index (dump.json or debug.json) one level above, it has the records, so that there are no entries
-    here. If only this directory was opened, the entries are those of the index, limited to these files.
+    here. If only this directory was opened, the entries of the index are returned, limited to these files.
     """
     files = [file for file in map(_TensorFile.of, directory.names) if file is not None]
     names = {file.name for file in files}

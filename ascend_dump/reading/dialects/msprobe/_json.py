@@ -110,7 +110,7 @@ class _JsonText:
         self._at += len(mark)
 
     def _read_more(self) -> bool:
-        """Drop the parsed text and read at least as much as is left unparsed. Return False at the end of the file."""
+        """Drop the parsed text, and read at least as much as the unparsed text. Return False at the end of the file."""
         if self._is_whole:
             return False
         try:

@@ -67,7 +67,7 @@ def is_tensor(value: Any) -> bool:
 class _Side:
     """A counter that numbers the tensors among the inputs, or among the outputs.
 
-    An argument takes one number, a list as many as it has tensors, but at least one.
+    An argument takes one number. A list takes as many numbers as it has tensors, and at least one.
     """
 
     def __init__(self, io: str) -> None:

@@ -130,7 +130,7 @@ def test_the_watcher_knows_only_names_after_fusion(root):
 
 @pytest.mark.parametrize(
     ("begin", "end", "words"),
-    [("no", "b", "nothing is dumped"), ("a", "no", "all after 'a'"), ("b", "a", "nothing"), ("a", "b", None)],
+    [("no", "b", "nothing is dumped"), ("a", "no", "all operators after 'a'"), ("b", "a", "nothing"), ("a", "b", None)],
 )
 def test_ranges_are_held_against_the_execution_order(begin, end, words, root):
     config = {
