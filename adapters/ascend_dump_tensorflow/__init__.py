@@ -1,10 +1,13 @@
 """The adapter for TensorFlow. On Ascend it uses the settings that npu_bridge and npu_device pass to CANN.
 
-    with ascend_dump.capture(session_config, steps="0|5|10"):      a tf.ConfigProto, a RunConfig or NPURunConfig, or an
-        train(session_config)                                     Estimator: it has the settings during the block
+    with ascend_dump.capture(session_config, steps="0|5|10"):
+        train(session_config)
 
-    with ascend_dump.capture(framework="tensorflow"):             every session created in the block, and npu_device
-        train()                                                   if it is opened in the block
+    with ascend_dump.capture(framework="tensorflow"):
+        train()
+
+The target is a tf.ConfigProto, a RunConfig, an NPURunConfig or an Estimator, which has the settings during the block.
+Without a target, every session that is created in the block has them, and npu_device if it is opened in the block.
 
 The bridge reads the settings when a session is created. Each graph of a session counts its own steps. If neither bridge
 is imported, the same calls write a reference dump of the host in our own format: runs of sessions are recorded with

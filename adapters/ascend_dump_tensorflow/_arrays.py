@@ -52,7 +52,7 @@ def payload_of(array: Any) -> Optional[Payload]:
 
 
 def line_of(tensor: RecordedTensor, seq: int) -> Line:
-    """Return the line of the index for a tensor. seq: number of the operator's execution in the step."""
+    """Return the line of the index for a tensor. seq: position of this execution in the step."""
     return Line(
         seq=seq,
         op_type=tensor.op_type,

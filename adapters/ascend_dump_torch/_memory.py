@@ -73,7 +73,9 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class ViewLayout(msgspec.Struct, eq=False, gc=False):
-    """The layout of a view in its storage. Equal layouts are one object, so they are compared by identity.
+    """The layout of a view in its storage. Equal layouts are usually one object, so they are compared by identity.
+
+    `layout_of` caches them. After it dropped a layout, an equal one is a second object, which costs a missed lookup.
 
     first   offset of the first element, in elements
     stride  strides in elements

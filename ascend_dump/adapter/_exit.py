@@ -13,8 +13,8 @@ def at_exit(stop: Callable[[], object]) -> Callable[[], None]:
     """Call `stop` once at the end of this process, and once at the end of each process forked from it.
 
     Children that multiprocessing forks end with os._exit. They run multiprocessing's finalizers, but not the functions
-    of atexit, so records that are queued for a writer thread would be lost with atexit alone. The function that was
-    registered last is called first. Returns a function that unregisters `stop`.
+    of atexit that they inherited, so records that are queued for a writer thread would be lost with atexit alone. The
+    function that was registered last is called first. Returns a function that unregisters `stop`.
     """
     from multiprocessing import util
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ascend_dump.reading import Dump, Record
     from ascend_dump.statistics import Statistics
 
-_UNKNOWN = "unknown: no file of its task and stream beside the record"
+_UNKNOWN = "unknown: the directory of the overflow report has no file of the same task and stream"
 #: Maximum number of harmless overflows that are listed.
 _MOST_HARMLESS = 5
 _SELECTORS = ("step", "rank", "device", "model", "run", "label")
@@ -79,10 +79,11 @@ def overflow(
     """List the overflows in the dump at PATH (default: dumps) in their order.
 
     Each overflow is shown with the meaning of its status bits, its operator, and the shape, dtype, max, min and mean of
-    the operator's tensors. If no device reported an overflow, as in dumps of the host, the recorded values are checked.
-    Inf that the program writes itself, such as an attention mask, is no overflow. NaN or Inf that has disappeared from
-    all tensors at the end of its step is harmless so far: such operators are listed at the end, if the dump contains
-    all operators of the step. Times come from the devices' clocks, which may differ between machines.
+    the operator's tensors. The recorded values are checked for the host, and for each device that reported no overflow.
+    Inf that the program writes itself, such as an attention mask, is no overflow. An overflow is harmless so far if no
+    tensor has its NaN or Inf at the end of the step; this is known only if the dump has all operators of the step.
+    Harmless and ignored operators are listed last. Times come from the devices' clocks, which may differ between
+    machines.
     """
     from ascend_dump.analysis.overflow import find_overflows
 

@@ -81,7 +81,7 @@ def stats(
 ) -> Exit:
     """Print statistics of the tensors of the dump at PATH (default: dumps).
 
-    Recorded statistics are printed; if the dump has none, they are computed from the values. max and min ignore NaN.
+    Recorded statistics are printed; where a record has none, they are computed from its values. max and min ignore NaN.
     With --origin each operator is shown with its inputs and its first non-finite output.
     Operators that change no values, such as views, are left out unless --all, --op or --op-type selects them; --json
     lists all.
@@ -114,7 +114,8 @@ def stats(
     if nonfinite:
         # A record that cannot be read may contain NaN or Inf, so its row is kept.
         rows = (row for row in rows if row.error or (row.statistics is not None and is_nonfinite(row.statistics)))
-        # A view may be the only record of a tensor, so a note counts the hidden views with NaN or Inf.
+        # Views are hidden after this filter, so that the note counts only those with NaN or Inf: a view may be the only
+        # record of a tensor.
         rows = rows if origin else folding.unfold(rows, lambda row: row.record)
     if sort:
         rows = iter(sorted(rows, key=lambda row: _sort_key(row, sort)))
@@ -130,7 +131,7 @@ def stats(
     else:
         shown = _write_table(dump, rows)
     if not as_json and not shown and unreadable.seen and not (nonfinite and folding.count):
-        _tell_no_results(unreadable.seen, nonfinite=nonfinite, origin=origin)
+        _tell_no_results(unreadable.seen - unreadable.without_values, nonfinite=nonfinite, origin=origin)
     for note in () if as_json else folding.notes("tensor", holding="NaN or Inf" if nonfinite else ""):
         print(note, file=sys.stderr)
     code = Exit.OK if unreadable.seen else report_no_match(path, selectors)

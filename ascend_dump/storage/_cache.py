@@ -26,10 +26,14 @@ _LIMIT = "ASCEND_DUMP_CACHE_BYTES"
 _RANGE = 8 << 20
 
 
+class _NotPrivate(PermissionError):
+    """The directory of the copies is not that of this user alone."""
+
+
 def copied_descriptor(path: StoredPath) -> int:
     """Return a descriptor of a copy of a stored file. The descriptor is usable even after the cache drops the copy.
 
-    Raises FileNotFoundError, IsADirectoryError and StorageError, and as `cache_limit`.
+    Raises FileNotFoundError, IsADirectoryError, StorageError, and ConfigError if `cache_limit` raises it.
     """
     stored = status_of(str(path))
     if stored is None:
@@ -85,7 +89,7 @@ def _kept(copy: Path, size: int) -> Optional[int]:
 def _check(directory: Path) -> None:
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or not is_private(status):
-        raise PermissionError(1, "other users can write to the directory", str(directory))
+        raise _NotPrivate(1, f"{directory} is a link, or belongs to other users, or they can write to it")
 
 
 def _make_room(directory: Path, most: int) -> None:
@@ -125,8 +129,11 @@ def cache_limit() -> int:
 
 
 def _not_copied(path: StoredPath, error: OSError) -> StorageError:
+    is_foreign = isinstance(error, _NotPrivate)
     return StorageError(
         f"it has to be copied to this machine, and that fails: {error.strerror or error}",
         path=path,
-        hint="free space in the user's cache directory, or set XDG_CACHE_HOME to a directory with free space",
+        hint="remove this directory, or set XDG_CACHE_HOME to a directory of your own"
+        if is_foreign
+        else "free space in the user's cache directory, or set XDG_CACHE_HOME to a directory with free space",
     )

@@ -187,7 +187,7 @@ def _document(model: OfflineModel) -> dict[str, Any]:
         entry.update({"original_names": list(node.original_names)} if node.original_names else {})
         entry.update({"no_task": True} if node.no_task else {})
         if node.const is not None:
-            native = node.const.astype(node.const.dtype.newbyteorder("="))  # little-endian, as every host of CANN
+            native = node.const.astype(node.const.dtype.newbyteorder("="))  # every host of CANN is little-endian
             data = base64.b64encode(native.tobytes()).decode()
             entry["const"] = {"dtype": node.const.dtype.name, "shape": list(node.const.shape), "data": data}
         nodes.append(entry)

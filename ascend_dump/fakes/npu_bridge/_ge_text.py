@@ -29,7 +29,6 @@ _STAGES = 17
 _DTYPES = {
     "float32": "DT_FLOAT",
     "float64": "DT_DOUBLE",
-    "float16": "DT_FLOAT16",
     "bfloat16": "DT_BF16",
 }
 _BUILD = "Build"
@@ -61,7 +60,8 @@ def _is_requested(env: Mapping[str, str]) -> bool:
         return False
     formats = env.get("DUMP_GRAPH_FORMAT", "ge_proto|onnx").split("|")
     level = env.get("DUMP_GRAPH_LEVEL", "2")
-    # Levels 1 to 3 include the stage Build, level 4 does not. Another text lists parts of names of stages.
+    # Levels 1 to 3 include the stage Build, level 4 does not. Any other value is a list of parts of
+    # names of stages, separated by `|`.
     stage = level in ("1", "2", "3") or (level != "4" and any(part and part in _BUILD for part in level.split("|")))
     return "ge_proto" in formats and stage
 

@@ -110,7 +110,7 @@ class GraphText:
     def nodes(self, *, until_named: bool = False) -> Iterator[Node]:
         """Yield the operators of the file in order.
 
-        until_named: stop at the first name of a graph, or at the first operator, and yield nothing.
+        until_named: yield nothing, but set `self.graph`: stop at the first name of a graph, or at the first operator.
         """
         state, graph, attr, indent = _ROOT, "", b"", 0
         fields: dict[bytes, list[bytes]] = {}

@@ -7,12 +7,14 @@
 Sources: dumps of TensorFlow 2.15.1; `python/debug/lib/debug_data.py`. For readers:
 
 - Every file is one output of a node. The graph of the device says which outputs of other nodes are its inputs. An input
-  is read from the other node's file; if there are several files, from the last one before the node's own file.
+  is read from the other node's file; if there are several files, from the last one that is not later than the
+  node's own file.
 - `step` is n, which counts the runs of one session wrapper; for hooks, the runs of the process.
 - `timestamp` is the time at which the debugger got the tensor. Records are in this order.
 - `_arg_x_0_0` is the value that was fed for the placeholder x.
-- DebugNumericSummary files are recorded statistics of the finite elements. If there is a DebugIdentity file of the
-  same output, its tensor is the record instead. Results of other debug operators are listed, but cannot be read.
+- DebugNumericSummary files hold counts, and min, max and mean of the finite elements. In the statistics of the record,
+  NaN and Inf are included as in all statistics. If there is a DebugIdentity file of the same output, its tensor is the
+  record instead. Results of other debug operators are listed, but cannot be read.
 - Strings, resources and uninitialised tensors have no values.
 """
 
@@ -88,7 +90,8 @@ class _TfdbgDialect:
         scope = "/".join(directory.parts[level + 1 :])
         files = {name: file for name in directory.names for file in (_DebugFile.of(name, scope),) if file is not None}
         graphs = [name for name in directory.names if _GRAPH.fullmatch(name)]
-        if graphs or directory.path == directory.root:  # the first directory of a device: its files may have changed
+        if graphs or directory.path == directory.root:
+            # A scan begins with this directory of a device. The files that an earlier scan saw may have changed since.
             _device.cache_clear()
         whole = {(file.node, file.slot) for file in files.values() if file.debug_op == _IDENTITY}
         listed = [
@@ -117,8 +120,8 @@ DIALECT = _TfdbgDialect()
 class _DeviceOutputs:
     """The graph of one device in one run of the session, and the files of each output.
 
-    root, scope  the directory of the device, and "". If only a directory below the device was opened: that directory,
-                 and the scope of its nodes
+    root   the directory of the device; the opened directory if that is below the directory of the device
+    scope  the scope of the nodes in `root`; "" for the directory of the device
     """
 
     def __init__(self, root: Path, scope: str) -> None:
@@ -137,15 +140,15 @@ class _DeviceOutputs:
                         continue
         for dumped in self._files.values():
             dumped.sort()
+        self._moments = {output: [moment for moment, _ in dumped] for output, dumped in self._files.items()}
 
     def inputs(self, node: str, moment: tuple[int, int]) -> Iterator[tuple[int, Path]]:
-        """Yield the index of each dumped input of a node, and the last file of this input up to `moment`."""
+        """Yield the index of each dumped input of a node, and its last file that is not later than `moment`."""
         graph_node = self.graph.get(node)
         for index, source in enumerate(graph_node.inputs if graph_node is not None else ()):
-            dumped = self._files.get(source, [])
-            position = bisect_right(dumped, (moment, Path()))
+            position = bisect_right(self._moments.get(source, []), moment)
             if position:
-                yield index, dumped[position - 1][1]
+                yield index, self._files[source][position - 1][1]
 
 
 @functools.lru_cache(maxsize=4)

@@ -39,7 +39,7 @@ def test_every_overflow_is_shown_with_its_operator_and_its_meaning(run):
     assert [part.splitlines()[0] for part in parts] == [
         "1. Pooling pool1  (first)",
         "2. Pooling pool1",
-        "3. operator unknown: no file of its task and stream beside the record",
+        "3. operator unknown: the directory of the overflow report has no file of the same task and stream",
         "4. Pooling pool1",
         "5. Pooling pool1",
     ]

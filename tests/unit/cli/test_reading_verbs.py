@@ -303,6 +303,7 @@ def test_stats_says_how_many_records_hold_nothing(shell: Shell, tmp_path: Path) 
     for words in ([], ["--sort", "op"], ["--nonfinite"]):
         err = shell("stats", tmp_path, "--limit", 1, *words).err
         assert "2 records have neither values nor statistics" in err, words
+    assert "no NaN or Inf in 1 tensor\n" in shell("stats", tmp_path, "--nonfinite").err
 
 
 # What cannot be read

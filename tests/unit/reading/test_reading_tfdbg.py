@@ -149,14 +149,15 @@ def test_without_its_graph_values_are_read(copied: Callable[[str], Path]) -> Non
     assert (record.op_type, record.numpy().shape) == ("", (4, 6))
 
 
-def test_a_node_that_ran_twice_has_two_runs(copied: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("number", ["-1", ""], ids=["later", "at the same time"])
+def test_a_node_that_ran_twice_has_two_runs(copied: Callable[[str], Path], number: str) -> None:
     root = copied(RUN)
     layer = root / DEVICE / "layer1"
     [relu], [add] = (list(layer.glob(f"{name}_0_DebugIdentity_*")) for name in ("relu", "add"))
     stamp = int(relu.name.rpartition("_")[2])
     second = layer / f"add_0_DebugIdentity_{stamp + 1}"
     shutil.copy(add, second)
-    shutil.copy(relu, layer / f"relu_0_DebugIdentity_{stamp + 1}-1")
+    shutil.copy(relu, layer / f"relu_0_DebugIdentity_{stamp + 1}{number}")
     records = list(ascend_dump.open(root).select("layer1/relu"))
     assert [record.io for record in records] == ["input", "output"] * 2
     assert len({record.execution for record in records}) == 2

@@ -279,6 +279,19 @@ def test_what_is_mapped_is_copied_into_a_private_bounded_cache(
     assert seen(ascend_dump.open(url), url) == first
 
 
+def test_copies_are_not_put_where_others_can_write(store: Any, tmp_path: Path, cache: Path) -> None:
+    with tarfile.open(DATA / "tfdbg.tar.gz") as opened:
+        opened.extractall(tmp_path / "dump", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    url = put(store, tmp_path / "dump")
+    objects = cache / "ascend-dump" / "objects"
+    objects.mkdir(parents=True)
+    objects.chmod(0o777)
+    with pytest.raises(ascend_dump.StorageError, match=str(objects)) as refused:
+        list(ascend_dump.open(url))
+    assert refused.value.hint.startswith("remove this directory")
+    assert list(objects.iterdir()) == []
+
+
 def test_a_size_of_the_cache_that_is_no_number_is_said(
     store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,11 +170,11 @@ def _of_views(by_field: dict[str, list[Any]], strides: polars.Series) -> dict[st
     blobs, stored_strides = by_field["blob"], by_field["stored_stride"]
     stored: Any = strides.alias("stored_stride")
     if stored_strides.count(None) < len(stored_strides):
-        # A stride outside the range of int64 is null in the column `stride`; then the stored stride is null too.
+        # Without a stored stride, the tensor's own stride is taken. It is None if it is outside the range of int64.
         pairs = zip(strides.to_list(), stored_strides)
         stored = [
-            own_stride if own_stride is not None else stride if stride is None else tuple(stride)
-            for stride, own_stride in pairs
+            stored_stride if stored_stride is not None else stride if stride is None else tuple(stride)
+            for stride, stored_stride in pairs
         ]
     if blobs.count(None) == len(blobs):
         return {"blob_offset": 0, "stored_stride": stored}
@@ -214,8 +214,9 @@ def line_starts(ends: np.ndarray, offset: int) -> np.ndarray:
 def are_objects(text: bytes, ends: np.ndarray) -> bool:
     """Return True if all lines begin with `{` and end with `}`.
 
-    No JSON object spans two such lines: in JSON `{` cannot follow `}` directly, and strings contain no newlines. So if
-    a decoder finds as many objects as there are lines, each line is one object.
+    A JSON object that spans two such lines would contain `}`, a newline and `{`. That is impossible: JSON needs a comma
+    between two objects, and its strings contain no newlines. So if a decoder finds as many objects as there are lines,
+    each line is one object.
     """
     import numpy as np
 
@@ -254,7 +255,7 @@ def _of_statistics(rows: list[Any]) -> dict[str, Any]:
 def _by_name(rows: Iterable[tuple[Any, ...]]) -> dict[str, list[Any]]:
     values = list(chain.from_iterable(rows))
     columns = {name: values[first :: len(_UNKNOWN)] for first, name in enumerate(Statistics._fields)}
-    # Columns without values are left out, because converting them takes time.
+    # Optional columns without values are left out, because converting them takes time.
     missing = [name for name in _OPTIONAL if columns[name].count(None) == len(columns[name])]
     return {name: column for name, column in columns.items() if name not in missing}
 
