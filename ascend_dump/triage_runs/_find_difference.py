@@ -105,8 +105,8 @@ def _nothing(directory: Path, advice: str) -> Triage:
 def _first_steps(runner: RoundRunner, commands: _Commands, steps: str) -> Optional[_ComparedSteps]:
     """Record and compare these steps of both programs.
 
-    If they are equal, find the first step that differs, and record and compare it with the step before it. Returns None
-    if all steps agree.
+    If these steps are equal, find the first step that differs; record and compare that step and the step before it.
+    Returns None if all steps are equal.
     """
     first_rounds = _statistics(runner, commands, steps)
     if first_rounds.compared.verdict != "equal":
