@@ -31,7 +31,7 @@ REASONS = {
 
 _NAME = re.compile(r"(\w+)\.(\w+)\.(\w+)", re.ASCII)
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
-#: Names without the in-place mark.
+#: Operators with effects besides their results. The names have no trailing underscore, the mark of in-place operators.
 _WITH_EFFECTS = frozenset(
     {
         *("set", "set_data", "resize", "resize_as", "resize_sparse", "resize_as_sparse", "swap", "requires_grad"),
@@ -45,7 +45,7 @@ _OUTSIDE = frozenset({"as_strided", "as_strided_copy", "as_strided_scatter", "_r
 
 
 class NotRun(Exception):
-    """An operator cannot be run again. reason: of `REASONS`; the message adds details."""
+    """An operator cannot be run again. reason: a key of `REASONS`; the message is its meaning with details."""
 
     def __init__(self, reason: str, details: str = "") -> None:
         self.reason = reason

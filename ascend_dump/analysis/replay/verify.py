@@ -139,8 +139,8 @@ def replay(
 ) -> Replay:
     """Run recorded ATen operators again on this host, in their own type and in higher precision.
 
-    An operator that is `different` computed wrong values; an operator that only had wrong inputs is not. No reference
-    is needed: PyTorch's kernels on this host are assumed to be correct.
+    An output is "different" if its operator computed wrong values from its recorded inputs. It is not "different" if
+    only the inputs were wrong. No reference is needed: PyTorch's kernels on this host are assumed to be correct.
 
     For GE operators the PyTorch nodes that torchair converted are run, if torchair's text of the graph is in the dump
     or beside it (`capture(..., options={"graph_dump": "py"})`).
