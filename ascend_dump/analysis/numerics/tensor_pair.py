@@ -60,7 +60,8 @@ class Difference:
                 statistics
     measure     the numbers of the difference; None if there are none
     bounds      the numbers are lower bounds, taken from statistics
-    cast        the types differ because the programs compute in different types; for "structure" if both are floats
+    cast        True if the types differ because the programs compute in different types. For the verdict "structure":
+                True if both types are types of floats
     layout      the change of the axes of actual before it was measured
     """
 

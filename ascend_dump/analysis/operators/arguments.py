@@ -115,7 +115,7 @@ def commutes(operator: Operator) -> bool:
 
 
 def in_any_order(operator: Operator, inputs: Sequence[Hashable]) -> tuple[Hashable, ...]:
-    """Return the inputs of an operator as a key. If the operator commutes, it is the same for both orders of inputs."""
+    """Return the inputs of an operator as a key. If the operator commutes, both orders of its inputs have one key."""
     return tuple(sorted(inputs, key=repr)) if commutes(operator) else tuple(inputs)
 
 
