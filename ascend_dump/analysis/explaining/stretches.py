@@ -1,8 +1,8 @@
 """Judge the parts of two programs that are built differently, by the tensors that leave them.
 
-Such a part is called a stretch. It agrees if every tensor that leaves it agrees, whatever differs inside; then it is no
-origin. If a tensor that leaves it differs, this follows from a difference that enters the stretch. If none enters, the
-stretch is the origin.
+Such a part is called a stretch. A tensor leaves a stretch if a paired operator reads it. A stretch agrees if every
+tensor that leaves it agrees, whatever differs inside; then it is no origin. If a tensor that leaves a stretch differs,
+this follows from a difference that enters the stretch. If no difference enters, the stretch is the origin.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class EnteringNoise:
 class EnteredStretch:
     """A stretch during the walk.
 
-    number   the number of the draft of an origin at it
-    order    its number among all stretches
+    number   the number of the draft of the origin at this stretch
+    order    the number of this stretch among all stretches
     step     the number of the walked step
     causes   origins of the differences that enter it
     before   earlier stretches, also of earlier steps, with outputs that it reads

@@ -76,8 +76,8 @@ def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Yield all records of each run of an operator, in execution order.
 
     A collective continues after its call has returned. So its outputs are recorded when the collective is complete,
-    later than its inputs. An API call on an NPU is left out if the outputs of its kernels are recorded: files of kernels
-    contain exactly the tensors of the call, files of the call the whole storages of these tensors.
+    later than its inputs. An API call on an NPU is left out if the outputs of its kernels are recorded: files of the
+    kernels contain exactly the tensors of the call, but files of the call contain the whole storages of these tensors.
     """
     running: dict[tuple[Any, ...], list[Record]] = {}
     #: For each API call: whether outputs of all its kernels are recorded.
