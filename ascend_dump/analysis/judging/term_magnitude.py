@@ -64,7 +64,7 @@ def natural_scale(operator: Operator, output: Record) -> float:
 
 
 def score_size(operator: Operator) -> float:
-    """Return about how large the scores of an attention are, at least 1; 1 for other operators.
+    """Return the approximate size of the scores of an attention, at least 1; 1 for other operators.
 
     The weights are exponentials of the scores. So the absolute error of a score, which grows with its size, becomes the
     relative error of a weight.

@@ -91,7 +91,7 @@ def _part(record: Record) -> Hashable:
 
 
 def layout_of(record: Record) -> tuple[Hashable, ...]:
-    """Return which part of its storage a tensor covers: offset, shape and stride."""
+    """Return the part of its storage that a tensor covers: offset, shape and stride."""
     attrs = record.attrs
     return (attrs.get("storage_offset"), record.shape, tuple(attrs.get("stride") or ()))
 

@@ -228,7 +228,7 @@ def _unequal(names: Iterable[str]) -> polars.Expr:
 
 
 def _without_gaps(pairs: polars.DataFrame, a: polars.DataFrame) -> polars.Series:
-    """Return for each tensor of actual if its elements fill one range of bytes without gaps and overlap.
+    """Return for each tensor of actual True if its elements fill one range of bytes without gaps and overlap.
 
     This is computed once for each combination of shape and strides, of which many tensors have only a few.
     """
@@ -245,7 +245,7 @@ def _without_gaps(pairs: polars.DataFrame, a: polars.DataFrame) -> polars.Series
 
 def _fill(shape: Optional[Iterable[int]], strides: Optional[Iterable[int]]) -> bool:
     elements = 1
-    # Without strides it is stored in row-major order.
+    # A tensor without strides is stored in row-major order.
     pairs = list(zip([] if shape is None else shape, [] if strides is None else strides))
     if any(None in pair for pair in pairs):  # in a catalog that was written by hand
         return False

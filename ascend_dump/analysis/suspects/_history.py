@@ -14,7 +14,7 @@ from ascend_dump.statistics.nonfinite.masks import FILLING
 
 __all__ = ["DEAD", "GROWTH", "LAYER_GROWTH"]
 
-#: Smaller tensors may be constant or large by chance.
+#: Minimum number of elements of a tensor that is checked. Smaller tensors may be constant or large by chance.
 _FEWEST = 64
 #: A step is checked only if there are this many earlier ones, and if the largest root mean square in them is at most
 #: `_SPREAD` times the smallest.
