@@ -111,8 +111,9 @@ def compare_indexes(
     are equal if their stored bytes have the same hash, and both tensors have the same type, shape, offset and strides
     within these bytes. Two records with hashes differ if their types or shapes differ, or if each hash covers exactly
     the bytes of its tensor and the hashes differ. Two records also differ if a statistic that both have differs. Mean
-    and l2norm do not count if the two tensors are different views of their bytes. If a rank has a step in several runs, the
-    first of these runs in actual is compared with the first in the reference, the second with the second, and so on.
+    and l2norm do not count if the two tensors are different views of their bytes. If a rank has a step in several runs,
+    the first of these runs in actual is compared with the first in the reference, the second with the second, and so
+    on.
 
     Raises DumpNotFound for a directory without ranks, or if the directories have no rank in common; ConfigError for a
     directory with two entries of a rank, or with more runs of a step than the other one; CorruptDump for a file that is
