@@ -347,7 +347,7 @@ class _OverflowReader:
         for reason, count in self._without.most_common():
             yield f"{_counted(count)} without values: {reason}"
         if self._unsure:
-            yield f"the statistics of {_counted(self._unsure)} tell nothing of NaN; record Nan or Avg among them"
+            yield f"the statistics of {_counted(self._unsure)} cannot show NaN; also record the statistic Nan or Avg"
 
 
 def _counted(count: int) -> str:

@@ -42,7 +42,7 @@ KINDS = {
     "wiring": "an operator reads another tensor than in the reference",
     "compute": "the output differs although all inputs that were compared are equal, or equal up to rounding",
     "amplification": "the operator enlarged a difference that was within rounding",
-    "unknown": "its inputs, or some of them, could not be compared, and its output differs",
+    "unknown": "the output differs, and not all inputs of the operator could be compared",
     "collective": "all ranks put equal data into a collective operator, and its result differs",
     "random": "the operator draws random numbers",
     "uninitialised": "the operator read memory that was never written",

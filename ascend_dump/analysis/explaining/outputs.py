@@ -314,7 +314,7 @@ def _others_between(match: Match) -> list[str]:
     if not here and not there:
         return []
     named = "; ".join(filter(None, (here, there)))
-    return [f"operators without a partner run behind these inputs, and may be the cause: {named}"]
+    return [f"operators without a partner run between these inputs and the operator, and may be the cause: {named}"]
 
 
 def _read_by_others(match: Match) -> tuple[list[Record], list[Record]]:

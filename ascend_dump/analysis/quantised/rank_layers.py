@@ -133,7 +133,7 @@ def local_errors(
     for key in watch(segments[1]) if watch is not None else segments[1]:
         segment, partner = segments[1][key], segments[0].get(key)
         if partner is None:
-            refused.append((segment.label, "the quantised side has no operators of it"))
+            refused.append((segment.label, "the quantised side has no operators of this layer"))
             continue
         try:
             measured.append(_measured(runner, programs, partner, segment))

@@ -226,7 +226,7 @@ class _Run:
         called = self._called(node, {}, near, depth + 1)
         operator = called.operator
         if not operator.inputs:
-            raise NotRun("inputs", f"{node.value.name} ({node.target}) is made of no tensor")
+            raise NotRun("inputs", f"{node.value.name} ({node.target}) has no tensor as an input")
         source = operator.inputs[0]
         operator.outputs.append(source)
         return _of_array(source, self._runner.run(operator, called.call, None)[0])
@@ -265,7 +265,7 @@ class GraphNodes:
                 return None
             raise NotRun("graph", "capture with options={'graph_dump': 'py'}")
         if is_source(operator.op_type):
-            raise NotRun("graph", "it brings an input of the graph, or a constant")
+            raise NotRun("graph", "it only returns an input of the graph, or a constant")
         run = self._run(first, path)
         node = run.node_of(operator.op_name)
         if node is None:

@@ -23,7 +23,7 @@ REASONS = {
     "inputs": "an input is not recorded with values",
     "unreadable": "an input cannot be read",
     "cut": "an argument was too long to be recorded",
-    "type": "a tensor of it has a type or a layout that cannot be reproduced",
+    "type": "one of its tensors has a type or a layout that cannot be reproduced",
     "kernel": "PyTorch on this host cannot run it",
     "unchecked": "its kernel may not check its arguments, so it is run only from dumps that you trust",
     "size": "its outputs would take far more memory than its records",

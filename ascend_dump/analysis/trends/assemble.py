@@ -246,8 +246,8 @@ def _notes(read: Mapping[str, CurvesRead]) -> Iterable[str]:
     updated = {step for curve in curves.curves if curve.kind == "parameter" for step in curve.steps}
     if updated and len(updated) < len(steps):
         yield (
-            f"parameters have values in {len(updated)} of {len(steps)} steps, in which an optimizer stepped: "
-            'options={"step": "optimizer"} lets each step end with it'
+            f"parameters have values only in the {len(updated)} of {len(steps)} steps in which an optimizer stepped: "
+            'with options={"step": "optimizer"}, each step ends with an update by the optimizer'
         )
 
 
