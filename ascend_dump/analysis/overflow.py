@@ -458,8 +458,8 @@ class _ValueJudge:
             and rooted
             and rooted <= flow.roots
         ):
-            # No overflow explains this operator: all known overflows are in this step, and the NaN or Inf of none of
-            # them reaches its inputs.
+            # No overflow explains this operator: all known overflows are in this step, and none reaches its inputs with
+            # NaN or Inf.
             self.followed -= 1
             overflow = _of_values("outside", first_nonfinite_input(nonfinite), members, source_of(nonfinite))
         if overflow is None:

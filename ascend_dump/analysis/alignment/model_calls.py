@@ -85,7 +85,7 @@ def calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
 
 
 def _of_captured_model(operators: Sequence[Operator]) -> Sequence[Operator]:
-    """Return the operators without those of other models that look up ids.
+    """Return the operators without all operators of other models that look up ids.
 
     Module paths of other models begin with the name of a class, in capitals.
     """

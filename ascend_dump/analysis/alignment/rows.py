@@ -1,4 +1,4 @@
-"""Compare some requests of a batch with the same requests in another batch: cut the tensors of both to their rows.
+"""Compare some requests of a batch with the same requests in another batch, by the rows of their tensors.
 
 The axis of the batch is found by shapes: it is the only axis that has different sizes, in the ratio of the sizes of the
 two batches. If rows were joined with another axis, such as tokens or heads, a row is either a block of this axis or

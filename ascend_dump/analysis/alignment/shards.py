@@ -71,7 +71,7 @@ class Portions:
     ranks         all ranks of the side with parts, and the position of this rank
     of_actual     True if the side with several ranks is actual
     counterpart   the ranks of the other side, if it has several, but fewer, ranks too
-    over_ranks    sums and means over ranks of earlier steps; those of this step are added
+    over_ranks    sums and means over ranks of earlier steps; the sums and means of this step are added
     """
 
     def __init__(

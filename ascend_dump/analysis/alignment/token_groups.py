@@ -197,7 +197,7 @@ def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
 
 
 def makes_mask(match: Match) -> bool:
-    """Return True if one operator of a match makes a mask and the other one numbers, so that the match is wrong."""
+    """Return True if one operator of a match makes a mask and the other makes numbers, so that the match is wrong."""
     return any(
         a is not None and b is not None and (a.dtype == "bool") != (b.dtype == "bool") for a, b in match.outputs[:1]
     )

@@ -140,7 +140,7 @@ class TokenAlignment:
         self._rejected = sides[0].rejected, sides[1].rejected
 
     def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator], list[Match]]:
-        """Return the operators of actual and of the reference, like those of one call, and their pairs.
+        """Return the operators of actual and of the reference, as if each side had one call, and their pairs.
 
         The tensors of the operators have the values of the common tokens.
         """

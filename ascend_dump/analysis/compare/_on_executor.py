@@ -60,7 +60,7 @@ class CountedBatch(Batch):
     """A batch that notes the position of each record that it creates.
 
     key     rank and step
-    first   how many records of this rank and step precede it
+    first   number of records of this rank and step before this batch
     positions  by the identity of a record: the record (to keep it alive) and its position
     """
 

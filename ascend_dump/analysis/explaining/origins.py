@@ -181,7 +181,7 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
 
 
 def _adds_to_gradient(operator: Operator) -> bool:
-    """Return True if an operator adds the gradient of a parameter to that of an earlier backward pass."""
+    """Return True if an operator adds the gradient of a parameter to the gradient of an earlier backward pass."""
     is_sum = operator_class(operator.op_type) == "add" and writes(operator.op_type)
     return is_sum and operator.phase == "backward" and len(operator.inputs) == 2
 
@@ -225,10 +225,10 @@ class _Ranked(Protocol):
 
 
 def importance(origins: Iterable[_Ranked]) -> Callable[[_Ranked], tuple[bool, bool, bool]]:
-    """Return a sort key for these origins: first those with compared inputs, then the kind "unknown", then `LAST`.
+    """Return a sort key for these origins: first compared inputs, then the kind "unknown", then the kinds in `LAST`.
 
-    From the first step with an origin in the forward pass on, origins outside of the forward and backward pass, such as
-    those at operators of an optimizer, come last. The reason: if one program has no gradient of a parameter, its
+    From the first step with an origin in the forward pass on, origins outside of the forward and backward pass come
+    last, for example at operators of an optimizer. The reason: if one program has no gradient of a parameter, its
     optimizer does not update the parameter.
     """
     records = [origin.pair.record for origin in origins if origin.kind not in LAST]

@@ -26,7 +26,7 @@ __all__ = ["Border", "EnteredStretch", "MadeInside", "Stretches"]
 
 @dataclass
 class EnteringNoise:
-    """A difference within rounding that enters a stretch, with its tensor of actual and that of the reference."""
+    """A difference within rounding that enters a stretch, with its tensors in actual and in the reference."""
 
     noise: InputNoise
     records: list[Optional[Record]] = field(default_factory=lambda: [None, None])
@@ -75,7 +75,7 @@ class EnteredStretch:
 
     @property
     def casts(self) -> bool:
-        """True if an operator of it changes the type of a tensor."""
+        """True if an operator of the stretch changes the type of a tensor."""
         copies = (
             operator for side in self.stretch.operators for operator in side if operator.inputs and operator.outputs
         )
@@ -95,7 +95,7 @@ class EnteredStretch:
         entering.records[side] = record
 
     def noise_of(self, result: Record) -> list[EnteringNoise]:
-        """Return the noise that may have reached a result; for a parameter only that of its gradient and states."""
+        """Return the noise that may have reached a result; for a parameter only noise of its gradient and states."""
         entering = list(self.entering.values())
         name = parameter_name(result)
         named = [noise for noise in entering if name and name in map(parameter_name, filter(None, noise.records))]

@@ -1,8 +1,8 @@
 """Walk the paired operators of one step in execution order, judge each tensor, and find the differences that nothing
 before them explains.
 
-A known difference explains those that follow from it. A new difference of an output is caused by its operator if the
-inputs do not differ. A new difference of an input is caused by something that was not recorded.
+A known difference explains the differences that follow from it. A new difference of an output is caused by its operator
+if the inputs do not differ. A new difference of an input is caused by something that was not recorded.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ class Spread:
 def refuse_same_dump(actual: Dump, reference: Dump, second_run: Dump) -> None:
     """Raise ConfigError if the second run is the dump of actual or of the reference itself.
 
-    With the dump of actual every difference would be noise, with that of the reference none.
+    If the second run were the dump of actual, every difference would be noise. If it were the dump of the reference,
+    no difference would be noise.
     """
     for name, dump in (("actual", actual), ("the reference", reference)):
         if _share_steps(dump, second_run):

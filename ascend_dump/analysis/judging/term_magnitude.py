@@ -40,7 +40,7 @@ _OF_THE_FIRST = frozenset(
         "tanh_backward",
     }
 )
-#: Into how many parts a sum is divided at least, and the most elements of a part. Each part is copied as float64.
+#: Minimum number of parts of a sum, and maximum number of elements of a part. Each part is copied as float64.
 _PARTS, _MOST_AT_ONCE = 64, 1 << 22
 _NORMS = frozenset(
     ("native_layer_norm", "native_batch_norm", "native_group_norm", "_native_batch_norm_legit", "_fused_rms_norm")

@@ -29,9 +29,9 @@ ORDER = ("equal", "noise", "undecided", "unmatched", "structure", "different", "
 class Rules(NamedTuple):
     """The thresholds of a comparison.
 
-    envelope    by how many standard deviations of a sum's rounding error an element may differ
+    envelope    largest difference of an element, in standard deviations of a sum's rounding error
     terms       K, if neither type nor shapes of an operator determine it
-    drift       by how many standard deviations differences of one sign may exceed those of the other sign
+    drift       largest surplus of differences of one sign over differences of the other sign, in standard deviations
     steps       rounding error of intermediate results in types of at most 16 bits, in units of rounding (i above)
     bias        relative bias, in units of rounding, that implementations of one function may have: for types of at most
                 16 bits (which round similar values alike), and for others

@@ -274,7 +274,7 @@ def type_of(*records: Record) -> str:
 
 
 def _rounded_to(record: Record) -> str:
-    """Return the type that the values were rounded to, which may be coarser than that of the recorded array."""
+    """Return the type to which the values were rounded. It may be coarser than the type of the recorded array."""
     if record.format is not None and record.dtype == "float32":
         stored = str(record.attrs.get("data_type", "")).lower()
         if float_kind(stored) is not None:

@@ -107,7 +107,7 @@ def tensors_among(operator: Operator) -> Optional[set[int]]:
 
 
 def commutes(operator: Operator) -> bool:
-    """Return True if the operator has two inputs and the same result for both orders of them."""
+    """Return True if the operator has two inputs, and the same result if the inputs are exchanged."""
     if len(operator.inputs) != 2 or operator_class(operator.op_type) not in _COMMUTATIVE or writes(operator.op_type):
         return False
     arguments = arguments_of(operator)

@@ -80,7 +80,7 @@ def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
     kernels contain exactly the tensors of the call, but files of the call contain the whole storages of these tensors.
     """
     running: dict[tuple[Any, ...], list[Record]] = {}
-    #: For each API call: whether outputs of all its kernels are recorded.
+    #: For each API call: True if outputs of all its kernels are recorded.
     kernels: dict[tuple[Any, ...], bool] = {}
     for key, group in groupby(records, key=lambda record: record.execution):
         members = running.pop(key, []) + list(group)

@@ -49,7 +49,7 @@ class DataFlow:
         self.modules = {operator.module_path for operator in operators}
         self.sources: list[list[InputSource]] = []
         self.readers: list[set[int]] = [set() for _ in operators]
-        #: By the number of a storage: the tensor in it. For a copy, it is the tensor that was copied.
+        #: By the number of a storage: the tensor in this storage. A copy has the tensor that was copied.
         self._roots: dict[int, Made] = {}
         #: By storage, offset, shape and stride: the last output there, which may be a view.
         self._makers: dict[Hashable, Made] = {}

@@ -57,7 +57,7 @@ class Segment:
     def main_type(self) -> str:
         """The type of the operator that computes most.
 
-        This is the last one of `_HEAVY`; without any, the last one that is no view and does not only quantise.
+        This is the last operator in `_HEAVY`; else the last operator that is no view and does not only quantise.
         """
         computing = [
             operator for operator in self.operators if not is_view(operator.op_type) and not is_quantiser(operator)

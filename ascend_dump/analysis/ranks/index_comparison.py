@@ -56,12 +56,12 @@ class RankOrigin(NamedTuple):
 class IndexComparison(NamedTuple):
     """The result of `compare_indexes`.
 
-    ranks    a polars DataFrame with one row per rank. `rank` is its number. Five columns are numbers of records: `rows`
-             in the index of actual, `unequal` ones that differ, `alone` in one run only, `undecided` ones that hashes
-             and statistics prove neither equal nor different, and `unreadable` ones of both runs. The others describe
-             the first difference, and are null if there is none: `position` in the index of actual, `kind`, `step`,
-             `op_type`, `op_name`, `io`, `index`, `source`
-    origins  the first differences that no difference of another rank precedes; the one that most ranks follow first
+    ranks    a polars DataFrame with one row per rank. `rank` is its number. Five columns count records: `rows` all
+             records in the index of actual, `unequal` records that differ, `alone` records in one run only,
+             `undecided` records that hashes and statistics prove neither equal nor different, and `unreadable` the
+             unreadable records of both runs. The other columns describe the first difference, and are null if there is
+             none: `position` in the index of actual, `kind`, `step`, `op_type`, `op_name`, `io`, `index`, `source`
+    origins  first differences that no difference of another rank precedes, sorted by the number of ranks that follow
     missing  ranks that only one of the runs has
     lost     runs of either side with fewer records than were written, or with files of tensors that are missing or cut
              off; the verdict covers only the remaining records

@@ -27,14 +27,14 @@ _VIEW = ("dtype", "shape", "blob_offset", "stored_stride")
 _LISTS = ("shape", "stored_stride")
 _VALUES = (*_VIEW, "blob_nbytes", "nbytes", *_EXACT, *_SUMS)
 _COLUMNS = (*PROGRAM_FIELDS, "run", "hash", "attrs", *_VALUES, "skipped")
-#: An added column: the number of the run among those with the same step, from 1.
+#: An added column: the number of the run among the runs with the same step, from 1.
 _TURN = "turn"
 _ALIGNED = ("step", _TURN, "op_name", "io", "index")
 #: The columns with numbers of records of a rank.
 COUNTS = ("rows", "unequal", "alone", "undecided", "unreadable")
 #: Kinds of collectives in which only the root sends ("gives"), or only the root receives ("takes").
 _ROOTED = {"broadcast": "gives", "scatter": "gives", "reduce": "takes", "gather": "takes"}
-#: The columns of the table of a rank: those of integers, and those of texts.
+#: The columns of the table of a rank: columns of integers, and columns of texts.
 _INTEGERS = ("rank", *COUNTS, "position", "end", "step", "index", "found", "written", "size", "needs")
 _TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key", "run", "shard")
 

@@ -35,8 +35,8 @@ class Replayed:
              type), "undecided" (PyTorch gets the same result in its type, but not in the higher precision) or
              "unreadable"
     reason   the verdict in words, with numbers
-    measure  distance to the result in higher precision; None if it could not be run in it
-    own      distance to the result in its own type; None if it could not be run in it
+    measure  distance to the result in higher precision; None if the operator could not be run in higher precision
+    own      distance to the result in the operator's own type; None if the operator could not be run in this type
     node     for GE operators: the node of PyTorch's graph that was run, `addmm (aten.addmm.default)`
     """
 

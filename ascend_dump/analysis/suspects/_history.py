@@ -217,7 +217,7 @@ class _LayerGrowthFinder(Finder):
         self._open, self._last = None, block
         if last is None or (last.path, last.operators) != (block.path, block.operators) or not last.rms:
             return
-        if last.at != block.at:  # the end of one of them cannot be read
+        if last.at != block.at:  # the end of one of the two blocks cannot be read
             return
         if abs(last.number - block.number) == 1 and block.rms > self.threshold * last.rms:
             times = block.rms / last.rms

@@ -426,7 +426,10 @@ def _carried(node: _Node) -> Sequence[tuple[Record, Statistics]]:
 
 
 def _with_own(node: _Node, sources: list[tuple[int, SymptomSource]]) -> list[tuple[int, SymptomSource]]:
-    """Return the sources of an operator: itself if its inputs do not explain its outputs, else those of its inputs."""
+    """Return the operator itself as the source if its inputs do not explain its outputs; else `sources`.
+
+    sources: the sources of the inputs
+    """
     if not node.inputs:
         return [(node.position, _source_of(node))]
     makes_nan = any(has_nan(statistics) for _, statistics in node.outputs)

@@ -23,7 +23,7 @@ _PLACES = ("run", "rank", "model")
 
 
 def page_curves(actual: Iterable[Record], reference: Optional[Iterable[Record]] = None) -> Iterator[PageCurve]:
-    """Yield the curves of a page, sorted by quantity; those of one quantity as `ranked_curves` sorts them.
+    """Yield the curves of a page, sorted by quantity; `ranked_curves` sorts the curves of one quantity.
 
     Yields nothing if the dump has less than 3 steps.
 

@@ -112,7 +112,7 @@ class _Outputs:
 class StepPoints:
     """The values of one step of one run, in the order in which modules end and parameters are updated.
 
-    unreadable, first_error  number of records that cannot be read, and the error of the first
+    unreadable, first_error  number of records that cannot be read, and the error of the first such record
     """
 
     def __init__(self) -> None:
