@@ -40,10 +40,11 @@ _DeviceKey = tuple[Any, ...]
 
 
 class Overflow(NamedTuple):
-    """One overflow: a unit of the device that reported it, or an operator whose recorded values show it.
+    """One overflow, which a unit of the device reported, or which the recorded values of an operator show.
 
     kind      "origin", "nan-made" or "outside", see ANSWERS
-    record    the record that shows it: the device's own, or the first non-finite output (for "outside": input)
+    record    the record that shows the overflow: the report of the device, or the first non-finite output of the
+              operator (for "outside": the first non-finite input)
     unit      the unit of the device that reported it; "dump" in dumps of overflowing operators only, which MindSpore
               and eager NPU programs write; else "values"
     words     the facts, one sentence each
@@ -83,13 +84,13 @@ class OverflowReport(NamedTuple):
     answer     one of ANSWERS: the kind of the first overflow, else "none" or "unchecked"
     overflows  in the order they happened, by the clocks of the devices
     operators  number of operators in the dump
-    followed   operators that only propagated NaN or Inf
-    masks      operators that filled in Inf because the program says so, which is no overflow
+    followed   number of operators that only propagated NaN or Inf
+    masks      number of operators that filled in Inf because the program says so, which is no overflow
     reasons    reasons why not everything was checked; empty if it was
     notes      remarks on the answer
     errors     the errors of records that cannot be read
-    checked    number of operators that could be read completely; 0 if a report of the device could not
-    harmless   overflows whose NaN or Inf no tensor had at the end of the step, and those that are ignored
+    checked    number of operators that could be read completely; 0 if a report of the device cannot be read
+    harmless   overflows whose NaN or Inf no tensor had at the end of the step, and ignored overflows
     """
 
     answer: str
@@ -114,15 +115,15 @@ def find_overflows(
 ) -> OverflowReport:
     """Find the operators that overflowed, in a dump of any scene.
 
-    Reports of the device are taken as they are. Without them the recorded values or statistics decide, for the
-    operators in the order they ran. An Inf that the program fills in itself, such as a mask, is no overflow.
+    Reports of the device are accepted as they are. Without reports the operators are judged by their recorded values or
+    statistics, in the order in which they ran. An Inf that the program fills in itself, such as a mask, is no overflow.
 
     dump: a dump, or its path.
 
     watch: passes the records on, for example to show progress.
     beside: another analysis in the same pass: called with the records of each run of an operator and a function that
             measures them, so that no tensor is read twice.
-    executor: measures the tensors of several ranks side by side, see `ascend_dump.analysis.ranks.measured`.
+    executor: measures the tensors of several ranks in parallel, see `ascend_dump.analysis.ranks.measured`.
     ignore: operators whose NaN and Inf is known: globs of names or types, modules, or FILE:LINE.
     """
     dump = dump if isinstance(dump, Dump) else open_dump(dump)
@@ -215,7 +216,7 @@ def _giving_ranks(dump: Dump) -> Optional[GivingRanks]:
 
 
 def _of_ranks(overflows: list[Overflow], givers_by_record: dict[int, Givers]) -> list[Overflow]:
-    """Return the overflows in the order they happened; one that came from another rank follows its origin there."""
+    """Sort the overflows by time. An overflow that came from another rank is placed after its origin on that rank."""
     timed = []
     for overflow in overflows:
         moment = _time(overflow)
@@ -346,7 +347,7 @@ class _OverflowReader:
         for reason, count in self._without.most_common():
             yield f"{_counted(count)} without values: {reason}"
         if self._unsure:
-            yield f"the statistics of {_counted(self._unsure)} tell nothing of NaN; record Nan or Avg among them"
+            yield f"the statistics of {_counted(self._unsure)} cannot show NaN; also record the statistic Nan or Avg"
 
 
 def _counted(count: int) -> str:
@@ -354,7 +355,7 @@ def _counted(count: int) -> str:
 
 
 def _tells(record: Record, statistics: Statistics) -> bool:
-    """Return True if the statistics would show a NaN, or if the type has none, as integers."""
+    """Return True if the statistics would show a NaN, or if the type cannot have NaN, such as integers."""
     if is_nonfinite(statistics) or not statistics.count:
         return True
     if any(value is not None for value in (statistics.nan, statistics.mean, statistics.l2norm)):
@@ -457,7 +458,8 @@ class _ValueJudge:
             and rooted
             and rooted <= flow.roots
         ):
-            # It follows from no overflow: there was none before this step, and none of this step reaches it.
+            # No overflow explains this operator: all known overflows are in this step, and none reaches its inputs with
+            # NaN or Inf.
             self.followed -= 1
             overflow = _of_values("outside", first_nonfinite_input(nonfinite), members, source_of(nonfinite))
         if overflow is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sighting", "Trample", "watch_outputs"]
 
-#: Bytes compared at a time, so that comparing costs no copy of a large tensor.
+#: Number of bytes that are compared at once, so that a large tensor is not copied as a whole.
 _CHUNK = 1 << 24
 
 
@@ -46,7 +46,7 @@ class Sighting(NamedTuple):
 
     layer, watched   the suspect and the watched operator, as in the file name
     record   the output at that time
-    base     the previous look; None: the watched operator had not run
+    base     the output at the previous look; None if the watched operator had not run before
     trample  the change since then, None if there is none
     error    the error that prevented the comparison
     """
@@ -62,8 +62,8 @@ class Sighting(NamedTuple):
 def watch_outputs(records: Iterable[Record]) -> Iterator[Sighting]:
     """Compare every look of the watcher with the one before it.
 
-    records: of a dump, in the order they were written. A change is reported once, at the first
-    suspect behind which it is seen, not again at the suspects that run later.
+    records: the records of a dump, in the order in which they were written. A change is reported once,
+    at the first suspect after which it is seen, and not again at the suspects that run later.
     """
     latest: dict[tuple[Any, ...], Record] = {}
     for record in records:
@@ -90,7 +90,10 @@ def _look(layer: str, watched: str, record: Record, base: Optional[Record]) -> S
 
 
 def _compare(base: Record, record: Record) -> Optional[Trample]:
-    """Compare bytes, and return the change if any: an unchanged NaN is none, but a zero that loses its sign is one."""
+    """Compare the bytes of two looks, and return the change; None if there is none.
+
+    So an unchanged NaN is no change, but a zero that loses its sign is a change.
+    """
     import numpy as np
 
     before, after = base.numpy(), record.numpy()
@@ -115,7 +118,7 @@ def _compare(base: Record, record: Record) -> Optional[Trample]:
 
 
 def _differences(before: np.ndarray, after: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield chunk by chunk the number of the first element, and the differences by element and byte."""
+    """Yield for each chunk the index of its first element, and an array (element, byte) of bytes that differ."""
     import numpy as np
 
     if not before.size:

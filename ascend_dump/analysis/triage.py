@@ -121,7 +121,7 @@ class Triage:
     reasons       reasons why not everything could be checked; empty if it was
     cause         the first suspect or the first origin; None if nothing is wrong
     rounds        the runs of the program that led here; empty if a dump was given
-    confirmation  the result of a run with the reference's value in place of that of the cause; empty without such a run
+    confirmation  the result of a run with the reference's value in place of the cause's value; "" without such a run
     records       the records that were checked, for a report page; None if they were not kept
     notes         records that were not checked because the capture was asked to leave them out
     harmless      operators that make NaN or Inf that reaches nothing that the user sees
@@ -161,7 +161,7 @@ class Triage:
             return None
         suspect = next((suspect for suspect in self.suspects if suspect.op_name == cause.op_name), None)
         return Finding(
-            # What comes from outside is not the fault of its first reader.
+            # A wrong value from outside is not the fault of the operator that reads it first.
             "first seen" if cause.kind == "outside" else "cause",
             cause.op_name,
             cause.op_type,

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 __all__ = ["VERSION", "plain", "write_document"]
 
-#: Increased when the meaning of a field changes or a field is removed.
+#: The version in the schemas of all documents. It increases when a field is removed or its meaning changes.
 VERSION = 1
 
 
@@ -39,7 +39,7 @@ def plain(value: Any) -> Any:
 
 
 def write_document(out: TextIO, verb: str, fields: Mapping[str, Any]) -> None:
-    """Write a document. The items of an iterator are written as they arrive.
+    """Write a document. If the value of a field is an iterator, its items are written one by one as they arrive.
 
     Fields are written in their order. A value that is known only after an earlier iterator has ended, such as a total,
     is passed as a function without arguments.

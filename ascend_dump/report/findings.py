@@ -42,7 +42,7 @@ KINDS = {
     "wiring": "an operator reads another tensor than in the reference",
     "compute": "the output differs although all inputs that were compared are equal, or equal up to rounding",
     "amplification": "the operator enlarged a difference that was within rounding",
-    "unknown": "its inputs, or some of them, could not be compared, and its output differs",
+    "unknown": "the output differs, and not all inputs of the operator could be compared",
     "collective": "all ranks put equal data into a collective operator, and its result differs",
     "random": "the operator draws random numbers",
     "uninitialised": "the operator read memory that was never written",
@@ -107,7 +107,8 @@ _MOST_FRAMES = 8
 _MOST_NAMED = 10
 #: Maximum number of changed calls that are printed, each in its own line.
 _MOST_CALLS = 3
-#: Maximum number of differently built parts that a note names; and numbers in their names, which distinguish layers.
+#: Maximum number of differently built parts that a note names; and the pattern of the numbers in their names, by which
+#: only the layer differs.
 _MOST_PARTS, _NUMBER = 3, re.compile(r"\d+")
 #: Maximum number of versions, variables and settings that a note names, and maximum number of labels.
 _MOST_AROUND = 5
@@ -132,11 +133,11 @@ class Finding:
     order         a sentence about suspects of other ranks that come earlier than this one
     producers     the operators that produced its inputs
     explains      number of later outputs that differ because of it
-    ranks_after   number of ranks with a first difference after it
+    ranks_after   number of ranks whose first difference comes after this finding
     again         number of later runs of the operator with the same finding
     others        number of other operators of this type with the same changed arguments
     confirmation  the result of a run with the correct value
-    when          the step as trainers count it
+    when          the step in the numbers of the training framework, such as "optimizer step 2"
     commands      shell commands that show more
     settings      arguments of the capture to run next, printed if there are no commands
     """
@@ -253,7 +254,7 @@ def text_lines(finding: Finding, number: Optional[int] = None) -> Iterator[str]:
 
 
 def _folded(label: str, text: str) -> Iterator[str]:
-    """Yield a labelled text in lines that fit the terminal, or 100 columns without one.
+    """Yield a labelled text in lines that fit the terminal; without a terminal, in lines of 100 columns.
 
     A command (label "next") is not folded, so that it can be copied.
     """
@@ -281,7 +282,7 @@ def brief_text(
 
     next_steps: commands to run next; by default those of the finding
 
-    If the text would be too long, lines are left out and counted: first notes and evidence, the answer last.
+    If the text would be too long, lines are left out, first notes and evidence, and a last line says how many.
     """
     lines = [("answer", answer)]
     if finding is not None:
@@ -384,7 +385,8 @@ class SurroundingText(Protocol):
 class HasNotes(Protocol):
     """The fields of a comparison that `comparison_notes` reads.
 
-    inside, left_out: numbers of operators that were not compared, of (actual, reference)
+    inside    number of operators of (actual, reference) that run inside a compared operator
+    left_out  number of operators of (actual, reference) without floating-point values of their own, such as views
     """
 
     @property

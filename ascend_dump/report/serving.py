@@ -197,7 +197,7 @@ def tensor_parts(row: PageRow, side: str = "", text: str = "") -> Iterator[dict[
     if size > _SAMPLE:
         sample = {name: _sample(array) for name, array in arrays.items()}
         part["values"] = value_histogram(sample.get("actual"), sample.get("reference"))
-        part["note"] = f"{described}; a histogram of {_SAMPLE} of them, that of all follows"
+        part["note"] = f"{described}; histogram of {_SAMPLE} elements; the histogram of all follows"
         yield part
         part = {"note": described}
     sides = (None if side is None else side.ravel(order="K") for side in (actual, reference))

@@ -24,7 +24,7 @@ __all__ = [
     "write_table",
 ]
 
-#: Width in columns of text and of tables in answers if the output is no terminal. Listings are printed in full there.
+#: Width in columns of texts, and of tables in answers, if the output is no terminal. Listings are then not shortened.
 PIPE_WIDTH = 100
 #: Number of rows that are read before the first one is printed, to determine the widths of the columns.
 _SAMPLE = 1000
@@ -35,7 +35,7 @@ class Column(NamedTuple):
 
     right    True to align the cells to the right, for numbers
     elastic  True if long cells may be cut in the middle to fit the width
-    spare    the column with the highest number is left out first to fit a terminal; 0: it is never left out
+    spare    order in which columns are left out to fit a terminal, highest number first; 0: it is never left out
     """
 
     name: str
@@ -137,7 +137,7 @@ def folded(line: str, out: TextIO, indent: int) -> Iterator[str]:
 
 def _line_maker(columns: Sequence[Column], widths: Sequence[int], *, cut: bool) -> Callable[[Sequence[str]], str]:
     """Return a function that makes the line of a row."""
-    # One format for the line, because it runs for each of a million rows.
+    # One format string for the whole line is fast, which matters for a million rows.
     layout = "  ".join(f"%{'' if column.right else '-'}{width}s" for column, width in zip(columns, widths))
     if not cut:
         return lambda row: (layout % tuple(row)).rstrip() + "\n"

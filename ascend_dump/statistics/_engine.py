@@ -53,9 +53,9 @@ def statistics(
 ) -> Statistics:
     """Compute the statistics of an array of any shape, memory order, alignment and byte order, without copying it.
 
-    engine: "numba", "numpy", or None. None selects numba if it is available, and if it is loaded or so many elements
-    were processed that loading it saves time. Both engines return the same counts, maximum and minimum. Their means
-    agree to about 1e-12 of the mean magnitude, their l2norms to about 1e-12.
+    engine: "numba", "numpy", or None. None selects numba if numba is installed, and if it is loaded already or numpy
+    has processed so many elements that loading numba saves time. Both engines return the same counts, maximum and
+    minimum. Their means agree to about 1e-12 of the mean magnitude, their l2norms to about 1e-12.
     threads: maximum number of threads for a large array, including the calling thread; None: four.
     optional: names of statistics that are computed only on request, in a second pass ("variance", "skewness",
     "kurtosis"). Optional statistics that these are computed from are included.
@@ -66,8 +66,8 @@ def statistics(
     - Sums are computed in float64. If a sum or square overflows or underflows, it is computed again on scaled values,
       so that l2norm is Inf only if the norm itself exceeds float64. Sums of integers are exact; of one-byte elements
       all results are exact, rounded once.
-    - max and min of bool are the ints 0 and 1. A zero max or min is +0.0 and -0.0 respectively if the array holds
-      such a zero.
+    - max and min of bool are the ints 0 and 1. A max of zero is +0.0 if the array contains +0.0, and a min of zero is
+      -0.0 if the array contains -0.0.
     - For complex elements max, min, mean and l2norm are those of the magnitude, in float64 (if a complex128
       magnitude exceeds float64, max is Inf). `nan` counts elements with a NaN part, `posinf` those with an infinite
       and no NaN part, `neginf` is 0, and `zero` and `poszero` count those with two zero parts of any sign.
@@ -254,10 +254,10 @@ def _scan(array: np.ndarray, layout: Layout, engine: Engine, most: int) -> list[
 
 
 def _over_parts(task: Callable[[np.ndarray], _Result], flat: np.ndarray, most: int) -> list[_Result]:
-    """Call `task`, which has to release the GIL, for each part of an array on up to `most` threads including this one.
+    """Call `task` for each part of an array, on up to `most` threads including the calling thread.
 
-    Each thread takes the next part when it has finished one, so the results are in any order. The threads end with the
-    call: a pool of threads could hang in a forked process.
+    `task` has to release the GIL. Each thread takes the next part when it has finished one, so the results are in any
+    order. The threads end with the call: a pool of threads could hang in a forked process.
     """
     threads = min(most, _cpus(), flat.nbytes // _PART_BYTES)
     if threads < 2:

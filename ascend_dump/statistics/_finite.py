@@ -10,7 +10,8 @@ from ascend_dump.statistics._layout import CHUNK
 
 __all__ = ["surely_finite"]
 
-#: For each dtype: the integer type as which its elements (or their parts) are read, and the mask of the exponent bits.
+#: For each dtype: the integer type of its words, and the mask of their exponent bits. A word is an element (or a part
+#: of a complex element) read as an unsigned integer.
 #: All exponent bits are set in NaN and Inf, and in no other value.
 _EXPONENTS = {
     "float16": ("u2", 0x7C00),

@@ -164,5 +164,6 @@ def _scaled(array: np.ndarray, layout: Layout, maximum: float, minimum: float) -
             squares.append(float(np.multiply(values, values).sum()))
         mean = float(np.ldexp(math.fsum(totals) / array.size, exponent))
         norm = float(np.ldexp(math.sqrt(math.fsum(squares)), exponent))
-    # Rounding may have moved the mean above the maximum or below the minimum, for equal elements even to Inf.
+    # Rounding may have moved the mean above the maximum or below the minimum. If all elements are equal and very large,
+    # the mean may even be Inf.
     return min(max(mean, minimum), maximum), norm

@@ -12,8 +12,8 @@ import numpy as np
 
 __all__ = ["distinct"]
 
-#: Minimum number of elements, and minimum average number of elements per address, of sliding windows that are handled
-#: this way. Other arrays are read element by element.
+#: Limits of sliding windows that are read once per address: minimum number of elements, and minimum average number of
+#: elements per address. Smaller arrays, and arrays with less overlap, are read element by element.
 _SIZE = 1 << 20
 _OVERLAP = 16
 
@@ -21,8 +21,8 @@ _OVERLAP = 16
 def distinct(array: np.ndarray) -> list[tuple[np.ndarray, int]]:
     """Return pairs (array, times) that together have the same elements as `array`.
 
-    The elements of each array count `times` times. They do not share memory, except in small arrays, or if few of them
-    share memory.
+    Each element of a returned array counts `times` times. The elements of one array do not share memory, unless the
+    array is small or only few of its elements share memory.
     """
     once: list[Any] = []
     times = 1

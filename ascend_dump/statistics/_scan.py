@@ -13,8 +13,8 @@ from ascend_dump.statistics._value import Statistics
 
 __all__ = ["Scan", "scanner"]
 
-#: Maximum size of a word in bytes. Sums of such elements and of their squares never exceed float64, so that a second
-#: pass with scaled elements is never needed.
+#: Maximum size in bytes of a float word that is scanned. Sums of such elements, and of their squares, never exceed
+#: float64, so a second pass with scaled elements is never needed.
 _NARROW = 4
 #: Positions in the result of a pass: the numbers of NaN, +Inf and -Inf are from `_NAN` to before `_POSZERO`.
 _NAN, _POSZERO = Partial._fields.index("nan"), Partial._fields.index("poszero")
@@ -43,8 +43,8 @@ class Scan(NamedTuple):
 def scanner(dtype: np.dtype[Any]) -> Optional[Callable[[Union[bytes, memoryview]], Scan]]:
     """Return a function that scans the memory of 1 to 2**30 contiguous elements of a dtype.
 
-    It raises ValueError for memory that is not aligned. None is returned instead if one pass is not enough for the
-    dtype, or if its kernel is not compiled yet.
+    The function raises ValueError for memory that is not aligned. Return None instead of a function if one pass is not
+    enough for the dtype, or if the dtype's kernel is not compiled yet.
     Raises ConfigError (AD101) for a dtype that has no statistics.
     """
     layout = layout_of(dtype)

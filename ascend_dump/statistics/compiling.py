@@ -55,7 +55,7 @@ def is_worth_loading(elements: int) -> bool:
 
 def announce_compiling(kernel: Any, purpose: str) -> None:
     """Log once per purpose that kernels are being compiled, unless numba has this kernel in its cache."""
-    # A cache file for another machine counts too: checking that is left to numba.
+    # A cache file that was compiled for another machine counts too, because only numba can check the machine.
     name = f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}-"
     with contextlib.suppress(OSError):
         if any(file.startswith(name) for file in os.listdir(kernel.stats.cache_path)):
@@ -66,7 +66,8 @@ def announce_compiling(kernel: Any, purpose: str) -> None:
 def compile_quietly() -> None:
     """Log announcements of compiling as debug messages from now on, so that they are usually not shown.
 
-    This cannot be limited to a single capture: its kernels are compiled in the background, possibly after its end.
+    The level cannot be changed for a single capture only: the kernels of a capture are compiled in the background,
+    possibly after the capture has ended.
     """
     global _level
     _level = logging.DEBUG

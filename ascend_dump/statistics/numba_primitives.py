@@ -69,9 +69,9 @@ def _directory() -> str:
 def kernel(function: _Function, fastmath: Any = ()) -> _Function:
     """Compile a function for calls by Python, which releases the GIL.
 
-    The compiled code is cached in the user's cache directory. If that is not writable, or if other users can write to
-    it, numba chooses another directory. Only call this while no other thread loads or compiles, because it changes
-    numba's configuration for a moment.
+    The compiled code is cached in the user's cache directory. If this directory is not writable, or if other users can
+    write to it, numba chooses another directory. Only call this while no other thread loads or compiles, because the
+    call changes numba's configuration for a moment.
     """
     before = _config.CACHE_DIR
     _config.CACHE_DIR = before or _directory()
@@ -88,7 +88,10 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @intrinsic
 def as_float(typing: Any, word: Any, shift: Any, mask: Any) -> Any:
-    """Return the float64 value of a float's bits. Shifting and masking 16 bits has to give the bits of a float32."""
+    """Return the float64 value of a float's bits.
+
+    A word of 16 bits is shifted left by `shift` and masked with `mask`. The result has to be the bits of a float32.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         bits, shift, mask = arguments
@@ -150,7 +153,10 @@ def low_half(typing: Any, word: Any) -> Any:
 
 @intrinsic
 def like(typing: Any, value: Any, model: Any) -> Any:
-    """Convert `value` to the type of `model`. Otherwise numba converts to 64 bits, and vectors have fewer elements."""
+    """Convert `value` to the type of `model`.
+
+    Without this conversion numba computes with 64 bits, and a vector register has room for fewer elements.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return context.cast(builder, arguments[0], value, model)
@@ -189,7 +195,10 @@ def two_sum(total: float, lost: float, term: float) -> Any:
 
 @inner()
 def largest_exponent(words: Any, exponent: Any) -> Any:
-    """Return the largest exponent of the words. exponent: the mask of its bits; equal to it if there is NaN or Inf."""
+    """Return the largest exponent bits of the words. exponent: the mask of these bits.
+
+    The result is equal to the mask if a word is NaN or Inf.
+    """
     largest = like(0, exponent)
     for i in range(words.size):
         largest = max(largest, like(words[i] & exponent, exponent))

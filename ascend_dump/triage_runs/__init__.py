@@ -89,7 +89,7 @@ def run_triage(
     if symptom is not None and (compares or symptom not in SYMPTOMS):
         raise ConfigError(
             f"symptom={symptom!r}: expected {', '.join(SYMPTOMS)}, without a reference and determinism",
-            hint="leave out one of them",
+            hint="leave out the symptom, or both the reference and determinism",
         )
     chosen = str(Steps(steps if steps is not None else "0"))
     limit = None if max_bytes is None else parse_size(max_bytes)

@@ -1,4 +1,7 @@
-"""Compare two runs of a program: by the numbers in their outlines, or by the hashes of their records."""
+"""Compare two runs of a program: by the hashes of their records, or by the numbers in their outlines.
+
+An outline is a file with a few numbers of each step, such as losses.
+"""
 
 from __future__ import annotations
 

@@ -35,11 +35,9 @@ def explain_cause(triage: Triage, dump: Dump) -> Triage:
     is_computed = cause.kind not in ("raised", "taken in", "outside", "uninitialised")
     is_right = _is_right(records) if is_computed and triage.next is None else None
     if is_right is False:
-        why = "it is wrong: run again on this host from its recorded inputs, it gives another result"
+        why = "it is wrong: replayed on this host with its recorded inputs, it gives another result"
     elif is_right:
-        text = (
-            f"run again on this host from its recorded inputs, {cause.op_name} gives the same: the operator is correct"
-        )
+        text = f"replayed on this host with its recorded inputs, {cause.op_name} gives the same result: it is correct"
         cause = replace(cause, evidence=(*cause.evidence, text))
     reaches = cause.evidence[1] if cause.kind not in ("", "raised") else ""
     return replace(triage, cause=cause, why="; ".join(filter(None, [why, reaches])))

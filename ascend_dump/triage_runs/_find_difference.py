@@ -79,7 +79,7 @@ def find_nondeterminism(runner: RoundRunner, commands: _Commands, directory: Pat
         return _nothing(directory, "two runs do not differ: the outputs of all steps are the same")
     operator = next(unequal(first_rounds.compared), None)
     if operator is None:
-        advice = f"two runs differ, but not in steps {first_rounds.steps} each time: `--step` records other steps"
+        advice = f"two runs differ, but not every time in steps {first_rounds.steps}: `--step` records other steps"
         return Triage(directory, (), first_rounds.compared, None, advice)
     differs = [pair for pair in operator if is_unequal(pair)]
     evidence = [f"{pair.record.label} has other bytes in the second run" for pair in differs]
@@ -105,8 +105,8 @@ def _nothing(directory: Path, advice: str) -> Triage:
 def _first_steps(runner: RoundRunner, commands: _Commands, steps: str) -> Optional[_ComparedSteps]:
     """Record and compare these steps of both programs.
 
-    If they are equal, find the first step that differs, and record and compare it with the step before it. Returns None
-    if all steps agree.
+    If these steps are equal, find the first step that differs; record and compare that step and the step before it.
+    Returns None if all steps are equal.
     """
     first_rounds = _statistics(runner, commands, steps)
     if first_rounds.compared.verdict != "equal":
@@ -278,7 +278,7 @@ def _confirm(runner: RoundRunner, first_rounds: _ComparedSteps, result: Triage) 
     disappeared = before.keys() - after.keys()
     remaining = next((pair.record.op_name for key, pair in after.items() if key in before), "")
     count = f"{len(disappeared)} of {len(before)}"
-    text = f"{replacement}, {count} later outputs that differed do not"
+    text = f"{replacement}, {count} later outputs that differed no longer differ"
     first_differing = {pair.op_name for pair in compared.origins} | {
         pairs[0].record.op_name for pairs in first_unequal(compared)
     }

@@ -64,7 +64,7 @@ def find_nonfinite(
     ignore: Sequence[str] = (),
     symptom: Optional[Symptom] = None,
 ) -> Triage:
-    """Run the program until the user would see NaN or Inf, and run it again to record where that comes from.
+    """Run the program until the user would see NaN or Inf, and run it again to record the operator that produces it.
 
     ignore: operators whose NaN and Inf is expected
     symptom: the symptom to look for in the losses, before NaN and Inf. By default all symptoms are looked for, but only
@@ -251,7 +251,10 @@ def _record_steps(
 
 
 def _ended(runner: RoundRunner, result: RoundResult, triage: Optional[Triage], sign: _Sign, differs: str) -> Triage:
-    """Conclude the last round, and return its triage with the cause explained (replayed), or advice without a cause."""
+    """Conclude the last round, and return its triage: with the cause explained, or with advice if there is no cause.
+
+    The operator of the cause is replayed for the explanation.
+    """
     triage = triage or Triage(result.directory, (), None, None, "")
     runner.conclude(result, _outcome(triage))
     if triage.cause is None:

@@ -110,7 +110,7 @@ def _of_stuck(dump: Dump, outline: Outline, symptom: LossSymptom) -> Optional[Tr
     unreached = _unreached(outline)
     if unreached:
         detached_record = flow.detached(symptom.step, outline.parameters.get("without gradient", ())[1:])
-        why = f"{unreached}; the program detaches what they compute here" if detached_record is not None else unreached
+        why = f"{unreached}; the program detaches their results here" if detached_record is not None else unreached
         return _triage(dump, detached_record, symptom, why, outline)
     sources = list(flow.zero_sources("gradient"))
     sources = [source for source in sources if source.zero.step == sources[0].zero.step]

@@ -167,7 +167,10 @@ class RoundRunner:
         return self._round(program, purpose, options, {**settings, "scene": "overflow"})
 
     def keep_last(self, program: str, purpose: str, data: Data) -> RoundResult:
-        """Run a round that records all steps up to the first NaN or Inf, with any framework, and keeps the last two."""
+        """Run a round that records all steps up to the first NaN or Inf, and keeps the last two of them.
+
+        The program may use any framework.
+        """
         settings = {"data": data, "keep": 2, "until": "nonfinite", "ranks": self._ranks}
         return self._round(program, purpose, None, settings)
 
@@ -289,7 +292,10 @@ class RoundRunner:
 
 
 class _Enough:
-    """A test of whether every process of a round has recorded enough. Calling it returns True or False."""
+    """A test of whether a round has recorded enough.
+
+    Calling it returns True once every process has recorded enough, or `_CATCH_UP` seconds after the first one has.
+    """
 
     def __init__(self, outline: Path) -> None:
         self._outline = outline

@@ -29,8 +29,8 @@ SYMPTOMS: tuple[Symptom, ...] = ("spike", "zero", "stuck")
 #: Thresholds of the rules, in addition to those of `find_spikes`.
 #:
 #: zeros         minimum number of consecutive losses that are exactly 0
-#: fall          minimum relative decrease of the median loss from the first to the last third of the steps; with less
-#:               the loss counts as not falling
+#: fall          relative decrease of the median loss from the first to the last third of the steps, below which the
+#:               loss counts as not falling
 #: still         minimum number of steps in which no parameter changes, or all gradients are 0
 #: growth        ratio of a tensor's size to that in the step before, from which the tensor is the reason of a spike
 #: factor        ratio of a changed setting of an optimizer to its largest earlier value, from which the change may

@@ -186,7 +186,7 @@ class TestNonFinite:
         found = program.document(command=program.command())
         assert found["cause"]["op_name"] == operator
         assert found["why"].startswith(why)
-        begin = f"run again on this host from its recorded inputs, {operator} gives the same: the operator is correct"
+        begin = f"replayed on this host with its recorded inputs, {operator} gives the same result: it is correct"
         assert found["cause"]["evidence"][-1] == begin
 
     @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ class TestNonFinite:
         done = broken.triage(command=broken.command())
         assert done.returncode == 1, done.stderr
         assert "1/gelu_0 (aten::gelu), step 3" in done.stdout
-        assert "why         it is wrong: run again on this host" in done.stdout
+        assert "why         it is wrong: replayed on this host" in done.stdout
 
     def test_a_limit_leaves_room_for_statistics_only(self, training: Program) -> None:
         found = training.document("--max-bytes", "40M", command=training.command("3"))

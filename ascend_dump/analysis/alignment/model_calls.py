@@ -55,7 +55,7 @@ class ModelCall:
 def calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
     """Yield the calls of a step, without its backward pass.
 
-    A call begins with the operator that looks up the embeddings of ids; the first one includes the operators before.
+    A call begins with the operator that looks up the embeddings of ids. The first call also has all operators before.
     Operators of other models, such as a model that drafts tokens, are left out.
     """
     operators = _of_captured_model(operators)
@@ -85,7 +85,7 @@ def calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
 
 
 def _of_captured_model(operators: Sequence[Operator]) -> Sequence[Operator]:
-    """Return the operators without those of other models that look up ids.
+    """Return the operators without all operators of other models that look up ids.
 
     Module paths of other models begin with the name of a class, in capitals.
     """

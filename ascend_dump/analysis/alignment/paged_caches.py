@@ -1,8 +1,8 @@
 """Check that the tokens of a request are read from the slots of a paged cache to which they were written.
 
-A paged cache consists of blocks of slots. An engine writes the keys and values of each token to a slot. It reads those
-of a request block by block; a row of a table lists the blocks of the request. Slots and tables are integers in the
-dump, so it is known which token is in each slot, without its values.
+A paged cache consists of blocks of slots. An engine writes the keys and values of each token to a slot. It reads the
+keys and values of a request block by block; a row of a table lists the blocks of the request. Slots and tables are
+integers in the dump, so the token in each slot is known even without values.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _CacheRead(NamedTuple):
 def _with_requests(reads: Sequence[_CacheRead], requests: Sequence[Token]) -> Iterator[tuple[_CacheRead, Token]]:
     """Yield the reads of each request, with (number of the sequence, number of its tokens).
 
-    A read of several requests is divided. Reads of one request each belong to the requests in their order.
+    A read of several requests is divided by requests. Reads of a single request are in the order of the requests.
     """
     of_one: list[_CacheRead] = []
     for read in reads:
@@ -136,7 +136,7 @@ def _requests(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 class _CommonPrefixes:
-    """Counts with how many equal ids two sequences begin."""
+    """Counts the equal ids at the beginnings of two sequences."""
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
         self._sequences = sequences

@@ -36,7 +36,7 @@ def picking_operators(operators: Sequence[Operator]) -> set[int]:
 def unchanging_operators(operators: Sequence[Operator], operators_of_other_side: Sequence[Operator]) -> set[int]:
     """Return the `id` of each operator whose output has the bytes of its input, such as a multiplication by 1.
 
-    An operator is not returned if the other side has one of its class in this module that does change its input.
+    An operator is not returned if an operator of the same class and module changes its input on the other side.
     """
     changing = {
         _class_in_module(operator)

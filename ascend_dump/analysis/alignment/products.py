@@ -56,7 +56,7 @@ class NarrowPart(NamedTuple):
     axis: int
 
     def of(self, operator: Operator, position: int) -> Operator:
-        """Return the narrow product at a new position; its records are parts of those of the wide product."""
+        """Return the narrow product at a new position; its records are parts of the records of the wide product."""
         inputs = []
         for record in operator.inputs:
             axis = self.axis if record.index == self.weight else 0 if record.shape == (self.width,) else None
@@ -74,9 +74,9 @@ def is_product(operator: Operator) -> bool:
 
 
 def same_weights(actual: Sequence[Operator], reference: Sequence[Operator]) -> dict[str, str]:
-    """Return names of operators of actual with the names of those of the reference that have the same weight.
+    """Return the names of operators of actual, each with the name of the reference operator that has the same weight.
 
-    Only weights that a single operator of each side uses are evidence.
+    A weight that several operators of one side use is no evidence.
     """
     sides = [_by_weight(side) for side in (actual, reference)]
     return {a: sides[1][key] for key, a in sides[0].items() if key in sides[1]}

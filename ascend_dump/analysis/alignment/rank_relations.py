@@ -1,9 +1,9 @@
 """Find how the tensor of one of several ranks is related to the tensor of a program on fewer ranks.
 
 A rank has the whole tensor, a part of it, or a term of a sum or mean. Data parallelism divides the batch. Until ranks
-reduce them, their losses and gradients of parameters are terms of a mean; and their gradients of activations are larger
-by the number of ranks. Tensor parallelism makes terms of sums. Shapes show which relations are possible. Of several
-possible relations, the one with the nearest values counts.
+reduce them, losses and gradients of parameters are terms of a mean. Gradients of activations are larger than without
+data parallelism; the factor is the number of ranks. Tensor parallelism makes terms of sums. Shapes show which relations
+are possible. Of several possible relations, the one with the nearest values counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BLOCKS = (1, 2, 3)
 FAR = 0.1
 #: The largest error of a relation that is certain: the larger of a relative error, and a number of rounding units.
 _CERTAIN, _CERTAIN_ROUNDINGS = 1e-4, 8
-#: A relation that combines ranks, or scales values, has to be this many times nearer than the tensor of the rank.
+#: A relation that combines ranks, or scales values, has to be this many times nearer than the unchanged tensor.
 _NEARER = 16
 SUM, MEAN, NORM = "sum over", "mean over", "norm over"
 
@@ -269,7 +269,7 @@ def distance_of(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def why_no_whole(terms: Sequence[np.ndarray], whole: np.ndarray) -> list[str]:
-    """Return a sentence on how the tensors of several ranks differ from the whole that each of them should be.
+    """Return a sentence on how the tensors of several ranks differ from the whole tensor that each rank should have.
 
     terms: the tensors of all ranks, in float64
     """

@@ -38,10 +38,10 @@ class WholeTensor(NamedTuple):
 class RanksOfSide:
     """The tensors of one of several ranks, and the same tensors on the other ranks.
 
-    operators     the operators of that rank
+    operators     the operators of the one rank
     operators_of  returns the operators of a rank by its position; called only if something differs
     numbers       the numbers of all ranks
-    position      the position of that rank among them
+    position      the position of the one rank among all ranks
     layouts       the layouts of the user
     """
 
@@ -123,8 +123,9 @@ class RanksOfSide:
     def wholes(self, record: Record, part: Record) -> Iterator[WholeTensor]:
         """Yield the whole tensors that the ranks of this side may form, for a part on a rank of the other side.
 
-        If the user or the dump specifies the layout, there is only one. Else there is one for each way to split the
-        axis whose sizes differ. If both sides have the same shape, the tensor is whole, or a term of a sum over ranks.
+        If the user or the dump specifies the layout, there is only one whole tensor. Else there is one for each way to
+        split the axis whose sizes differ. If both sides have the same shape, the tensor is whole, or a term of a sum
+        over ranks.
         """
         import numpy as np
 

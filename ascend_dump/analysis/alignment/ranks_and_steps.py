@@ -32,7 +32,7 @@ ReadMadeOf = Callable[[Record], MadeOf]
 def may_be_parts(count: int, other_count: int, layouts: ShardLayouts) -> bool:
     """Return True if ranks may contain parts of the tensors of the other side; else one side merely lacks ranks.
 
-    They may if the number of ranks of one side is a multiple of that of the other, or if the user gave layouts.
+    This is possible if one side has a multiple of the number of ranks of the other side, or if the user gave layouts.
     """
     smaller, larger = sorted((count, other_count))
     return larger != smaller and smaller > 0 and (larger % smaller == 0 or bool(layouts))
@@ -84,7 +84,7 @@ class RankGroup(NamedTuple):
         return None
 
     def joined(self, few: dict[Key, list[Batch]]) -> Steps:
-        """Pair the steps of each rank with those of a rank of the other side, like `joined_steps`.
+        """Pair the steps of each rank with the steps of a rank of the other side, like `joined_steps`.
 
         Each rank of the other side gets equally many ranks of this side. few: the records of the other side
         """
@@ -107,7 +107,7 @@ class RankGroup(NamedTuple):
 
         key    the rank and the step
         parts  the operators of this rank
-        whole  the operators of the rank of the other side with which it is compared
+        whole  the operators of the rank of the other side with which this rank is compared
         """
         rank, step = key
         position = self.numbers.index(rank)
@@ -151,7 +151,7 @@ def _number(value: Optional[int]) -> int:
 
 
 def numbered_alike(a: dict[Key, list[Batch]], b: dict[Key, list[Batch]]) -> dict[Key, list[Batch]]:
-    """Return `a` with its step renumbered to that of `b` if each side has a single step; else return `a`."""
+    """Return `a` with the step number of `b` if each side has a single step; else return `a`."""
     steps = [{step for _, step in side} for side in (a, b)]
     if any(len(numbers) != 1 for numbers in steps):
         return a

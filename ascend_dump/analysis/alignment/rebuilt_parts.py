@@ -91,7 +91,7 @@ def between_borders(
 
 
 def is_inside(operator: Operator, matches: Sequence[Match], of_actual: bool, agreeing: set[int]) -> bool:
-    """Return True if the next operator of a mapped match after an operator of one side reads tensors that agree."""
+    """Return True if the next match of the mapping after an operator of one side has inputs that agree."""
     sure = [match for match in matches if match.how == "mapping"]
     behind = [match for match in sure if (match.actual if of_actual else match.reference).position > operator.position]
     return bool(behind) and id(behind[0].reference) in agreeing

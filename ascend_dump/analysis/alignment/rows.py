@@ -1,4 +1,4 @@
-"""Compare some requests of a batch with the same requests in another batch: cut the tensors of both to their rows.
+"""Compare some requests of a batch with the same requests in another batch, by the rows of their tensors.
 
 The axis of the batch is found by shapes: it is the only axis that has different sizes, in the ratio of the sizes of the
 two batches. If rows were joined with another axis, such as tokens or heads, a row is either a block of this axis or
@@ -72,7 +72,7 @@ class RowAlignment:
     def cut_to_rows(
         self, actual: Sequence[Operator], reference: Sequence[Operator], mapping: Optional[Mapping[str, str]]
     ) -> tuple[list[Operator], list[Operator]]:
-        """Return the operators of a step with tensors cut to the rows, and without those that cannot be aligned.
+        """Return the operators of a step with tensors cut to the rows, and without tensors that cannot be aligned.
 
         Raises ConfigError for a row that the batch does not have, NotSupported if no tensor can be cut.
         """
@@ -218,8 +218,9 @@ class _RowStep:
     def _cut(self, a: Record, b: Record, limit: Optional[float] = None) -> bool:
         """Cut both records to the rows; return False if that is impossible.
 
-        limit: with it, also return False if the relative distance of the rows is larger. Records that are omitted for
-        another reason return True.
+        Return True also for records that are omitted for another reason.
+
+        limit: if given, also return False if the relative distance of the rows is larger than this
         """
         ways = [*self._ways(a.shape or (), b.shape or ())]
         if not ways:
@@ -279,9 +280,11 @@ def _strided(axis: int, rows: Sequence[int], count: int) -> AxisMap:
 def _batch_sizes(matches: Sequence[Match]) -> tuple[int, int]:
     """Return the sizes of both batches.
 
-    For tensors that differ in the size of one axis, the most frequent ratio of the two sizes is that of the batches.
-    The smallest sizes of this ratio are returned. Raises NotSupported if all shapes are the same, or if at least as
-    many pairs of tensors cannot be aligned, because several axes differ.
+    For tensors that differ in the size of one axis, the most frequent ratio of the two sizes is the ratio of the batch
+    sizes. The smallest sizes of this ratio are returned.
+
+    Raises NotSupported if all shapes are the same, or if at least as many pairs of tensors have no such ratio, because
+    several axes differ.
     """
     ratios = Counter[tuple[int, int]]()
     smallest: dict[tuple[int, int], tuple[int, int]] = {}

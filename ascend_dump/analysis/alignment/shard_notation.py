@@ -28,8 +28,8 @@ _AXIS = re.compile(r"replicate|partial sum|partial avg|shard \d{1,2}(?: of [1-9]
 _BLOCKS = re.compile(r"shard (\d{1,2}) of (\d) blocks", re.ASCII)
 _HINT = (
     'expected GLOB=LAYOUT, such as "*.up/mm_0.output.0=shard 1": a glob of tensors, each named OPERATOR.output.INDEX '
-    "or OPERATOR.input.INDEX, and replicate, shard AXIS, shard AXIS of N blocks, partial sum or partial avg; of a mesh "
-    'of ranks one for each dimension, "2x4: replicate, shard 1"'
+    "or OPERATOR.input.INDEX, and replicate, shard AXIS, shard AXIS of N blocks, partial sum or partial avg; for a "
+    'mesh of ranks one of these for each dimension, such as "2x4: replicate, shard 1"'
 )
 
 
@@ -57,7 +57,7 @@ class ShardLayout(NamedTuple):
         mesh = self.mesh or (len(ranks),)
         if math.prod(mesh) != len(ranks):
             raise ConfigError(
-                f"shards {self.text!r}: a mesh of {math.prod(mesh)} ranks, and {len(ranks)} have {record.label}",
+                f"shards {self.text!r}: the mesh has {math.prod(mesh)} ranks, but {len(ranks)} have {record.label}",
                 hint="write a mesh of as many ranks, or compare dumps of all of them",
             )
         return Placement(ranks_text(ranks), mesh, self.axes, shape=tuple(shape))

@@ -66,12 +66,12 @@ class _KnownArray:
 
 
 class Portions:
-    """Finds which part of a tensor of the other side one of several ranks has.
+    """Finds the part of a tensor of the other side that one of several ranks has.
 
-    ranks         all ranks of the side with parts, and the position of that one
+    ranks         all ranks of the side with parts, and the position of this rank
     of_actual     True if the side with several ranks is actual
     counterpart   the ranks of the other side, if it has several, but fewer, ranks too
-    over_ranks    sums and means over ranks of earlier steps; those of this step are added
+    over_ranks    sums and means over ranks of earlier steps; the sums and means of this step are added
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class Portions:
     ) -> Optional[tuple[RoundedStatistics, RoundedStatistics, str]]:
         """Return the statistics of both sides, like `arrays`; None if the tensors are whole on both sides.
 
-        Statistics of parts are merged. Those of terms are returned without numbers, because they say nothing about the
-        sum.
+        Statistics of parts are merged. For terms of a sum, statistics without numbers are returned, because numbers of
+        terms say nothing about the sum.
         """
         record, whole = (actual, reference) if self._of_actual else (reference, actual)
         parts = self._ranks.parts_of(record)
@@ -293,8 +293,8 @@ class Portions:
         mean = total / len(siblings)
         ways = [(distance_of(total, whole_values), SUM, total), (distance_of(mean, whole_values), MEAN, mean)]
         least, word, result = min(ways, key=itemgetter(0))
-        # If ranks have the whole tensor, they are near it, or near each other even if one rank has wrong values. Terms
-        # are not.
+        # Tensors of ranks that have the whole tensor are near it, or near each other even if one rank has wrong values.
+        # Terms of a sum are neither.
         nearest = min(distance_of(term, whole_values) for term in terms)
         neighbours = min(distance_of(term, following) for term, following in zip(terms, terms[1:]))
         if least >= nearest or min(nearest, neighbours) <= FAR * distance_of(whole_values, np.zeros(1)):
@@ -303,7 +303,7 @@ class Portions:
 
 
 def hold_parts(parts: Sequence[Operator], whole: Sequence[Operator], counts: tuple[int, int]) -> bool:
-    """Return True if the tensors of one side are parts of those of the other, by placements or shapes of outputs.
+    """Return True if placements, or shapes of outputs, show that tensors of one side are parts of the other side's.
 
     counts: the numbers of ranks of both sides
     """
@@ -334,10 +334,10 @@ def _is_update(operator: Operator) -> bool:
 
 
 def is_of_parts(transformation: str) -> bool:
-    """Return True if a pair does not compare the tensors of the ranks as they are: by the name of its relation."""
+    """Return True if the relation of this name compares other values than the tensors of the ranks as they are."""
     return transformation.startswith(("part ", "cast", SUM, MEAN, NORM, _TERMS, _STATISTICS))
 
 
 def is_over_ranks(transformation: str) -> bool:
-    """Return True if a pair compares a sum, mean or norm over several ranks: by the name of its relation."""
+    """Return True if the relation of this name compares a sum, mean or norm over several ranks."""
     return transformation.startswith((SUM, MEAN, NORM))

@@ -53,7 +53,7 @@ def _count_passes(operators: Sequence[Operator]) -> int:
 
 
 def _split_by_passes(operators: Sequence[Operator], counts: Iterator[int]) -> Iterator[list[Operator]]:
-    """Split the operators into parts. The next number in `counts` is the number of forward passes of a part.
+    """Split the operators into parts. For each part, the next number in `counts` is its number of forward passes.
 
     The operators after a forward pass belong to the part of this pass.
     """

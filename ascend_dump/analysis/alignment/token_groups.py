@@ -57,9 +57,9 @@ def base_of(calls: Sequence[ModelCall]) -> int:
 
 
 def groups_of(calls: Sequence[ModelCall], base: int) -> tuple[list[Operator], dict[int, dict[int, Operator]]]:
-    """Return the operators of the base call, and for the position of each: the same operator in the other calls too.
+    """Return the operators of the base call, and for the position of each: the same operator in all calls.
 
-    It is given by index of the call. Calls without this operator are left out.
+    The operators of a position are given by index of the call. Calls without this operator are left out.
     """
     operators = _numbered(calls[base].operators)
     groups = {operator.position: {base: operator} for operator in operators}
@@ -93,7 +93,7 @@ def replaced(operators: Sequence[Operator], parts: Mapping[int, Optional[Record]
 
     Operators that have no record left are left out.
 
-    parts: by `id` of a record, what replaces it; None if it is not compared
+    parts: by `id` of a record, the record that replaces it; None if the tensor is not compared
     """
     result: dict[int, Operator] = {}
     for operator in operators:
@@ -167,7 +167,7 @@ def orders_in(call: ModelCall) -> list[tuple[int, np.ndarray]]:
 def orders_before(
     orders: Sequence[Sequence[tuple[int, np.ndarray]]], operators: Mapping[int, Operator], record: Record
 ) -> dict[int, np.ndarray]:
-    """Return for each call the last order that an operator before this one made; for outputs, this one counts too."""
+    """Return for each call the last order that was made before this operator; for outputs, its own order counts too."""
     found = {}
     for index, operator in operators.items():
         before = [order for position, order in orders[index] if position < operator.position + (record.io == "output")]
@@ -186,7 +186,7 @@ def _selects(operator: Operator) -> bool:
 
 
 def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
-    """Return the `id` of each operator after the last paired one, from the first that chooses tokens on.
+    """Return the `id` of each operator from the first one that chooses tokens after the last paired operator.
 
     paired: the `id` of each operator that has a partner
     """
@@ -197,19 +197,19 @@ def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
 
 
 def makes_mask(match: Match) -> bool:
-    """Return True if one operator of a match makes a mask and the other one numbers, so that the match is wrong."""
+    """Return True if one operator of a match makes a mask and the other makes numbers, so that the match is wrong."""
     return any(
         a is not None and b is not None and (a.dtype == "bool") != (b.dtype == "bool") for a, b in match.outputs[:1]
     )
 
 
 def is_place_of_extreme(operator: Operator, record: Record) -> bool:
-    """Return True for the output of max or min that is an index. Among keys, it depends on padding and caches."""
+    """Return True for the output of max or min that is an index. An index of keys depends on padding and caches."""
     return operator_class(operator.op_type) in ("max", "min") and record.io == "output" and not _is_float(record)
 
 
 def is_made_number(match: Match, pair: tuple[Record, Record]) -> bool:
-    """Return True for integers that differ, if this operator computes no floating-point values from or with them.
+    """Return True for integers that differ, if the operator computes no floating-point values with these integers.
 
     Such integers number slots or elements, which may differ between programs.
     """

@@ -49,8 +49,8 @@ class TokenRun(NamedTuple):
 class IntegersOfCalls:
     """Reads positions, masks and lengths of the calls of one side.
 
-    The records of positions are found in the call with most slots, those of masks and lengths in the first call that
-    has any. The same records have them in the other calls.
+    The record of the positions is found in the call with most slots. The records of masks and lengths are found in the
+    first call that has such a record. In the other calls, the records with the same keys are read.
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
@@ -88,8 +88,8 @@ class IntegersOfCalls:
     def segments(self, call: ModelCall) -> Iterator[TokenRun]:
         """Yield the runs of slots with consecutive positions, without padding.
 
-        A run belongs to one request, but if positions of several requests follow each other by chance, one run has
-        their slots.
+        A run belongs to one request. If positions of several requests follow each other by chance, one run has the
+        slots of these requests.
         """
         import numpy as np
 
@@ -179,7 +179,7 @@ def _largest(call: ModelCall, key: _Key) -> int:
 
 
 def _later_calls(calls: Sequence[ModelCall], key: _Key) -> int:
-    """Return the number of calls in which a record has numbers beyond the slots, as positions in later calls are."""
+    """Return the number of calls in which a record has numbers beyond the slots, like the positions of later calls."""
     arrays = [(call, array) for call in calls if (array := _find(call, key)) is not None]
     return sum(array.size in (call.width, call.ids.size) and int(array.max()) >= call.width for call, array in arrays)
 

@@ -98,9 +98,9 @@ class TensorOfCalls:
         return rest_shape(way, shape, self.side.calls[index].rows)
 
     def changed(self) -> Record:
-        """Return the record of the first call whose content differs from the base call; else that of the base call.
+        """Return the first record whose content differs from the base call; else the record of the base call.
 
-        It is for tensors without tokens.
+        This record stands for a tensor without tokens.
         """
         content = self.base.content
         return next((record for record in self.records.values() if record.content != content), self.base)
@@ -108,7 +108,7 @@ class TensorOfCalls:
     def values(self, way: Way, tokens: CommonTokens) -> tuple[np.ndarray, np.ndarray]:
         """Return the values of all common tokens, and for each token True if it is recorded.
 
-        A key may be in the caches of several calls. Then its value is the last that differs from the value before.
+        A key may be in the caches of several calls. Then the last value that differs from the value before is returned.
         """
         import numpy as np
 
@@ -147,7 +147,7 @@ class TensorOfCalls:
 
 
 class TokenPart:
-    """Reads the values of common tokens of one tensor. numbers: numbers of the tokens that both sides have there"""
+    """Reads the values of common tokens in one tensor. numbers: numbers of the tokens that it has on both sides"""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class _WholeTensor:
 
 
 class MemorySources:
-    """Finds the memory from which values of one side come, if operators that only this side has moved them."""
+    """Finds the memory from which values of one side come, if operators that only this side has moved the values."""
 
     def __init__(self, side: int) -> None:
         self._side = side
@@ -235,7 +235,7 @@ class MemorySources:
                     self._sources[made[0]] = self._sources.get(source[0], source[0])
 
     def placed(self, record: Record, operator: Operator) -> Record:
-        """Return a record of tokens, with the memory from which its values come. operator: that of the record"""
+        """Return a record of tokens of an operator, with the memory from which its values come."""
         part = token_part(record)
         if part is not None:
             part.memory = self._memory(record, operator)

@@ -1,4 +1,4 @@
-"""Find the request to which the tokens of each call belong, and collect the ids of each request."""
+"""Find the request to which each token of a call belongs, and collect the ids of each request."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def are_equal_ids(first: int, second: int) -> bool:
 class Requests:
     """The sequences of ids of one side, one for each request. Each call continues some of them.
 
-    A call may write a token at a position that already has one. Then the tokens from this position on were proposed by
-    a draft model, and rejected. If positions do not show which request a token belongs to, the sequences of the other
-    side, if they are known, decide.
+    A call may write a token at a position that already has a token. Then a draft model proposed the tokens from this
+    position on, and the model rejected them. If positions do not show to which request a token belongs, the sequences
+    of the other side decide, if they are known.
 
     ids       ids of the tokens of each sequence
     rejected  number of tokens that were rejected
@@ -73,7 +73,7 @@ class Requests:
         del self.ids[number][position:], self._slots[number][position:]
 
     def _position(self, number: int, segment: TokenRun) -> int:
-        """Return the position in its sequence at which a segment begins."""
+        """Return the position in a sequence at which a segment of this sequence begins."""
         end, position = len(self.ids[number]), segment.position
         if position is None or position == end or not position:
             return end
@@ -153,7 +153,7 @@ class Requests:
         return False
 
     def _continues(self, number: int, position: int, token_id: int) -> bool:
-        """Return True if a known sequence begins like a sequence and has an id at a position, or ends before it."""
+        """Return True if a known sequence like this one has an id at a position, or ends before this position."""
         return any(
             position >= len(self._known[n]) or are_equal_ids(self._known[n][position], token_id)
             for n in self._sequences_like(number, position)

@@ -28,7 +28,7 @@ class Rerouted(NamedTuple):
 
     name       the module of the router
     numbers    numbers of these tokens
-    tokens     how many tokens there are in all
+    tokens     number of all tokens in the tensor
     margin     the largest gap between the scores of two experts of which each side chose one
     reordered  numbers of tokens that have the same experts in another order
     """
@@ -125,7 +125,7 @@ class LeftOut:
         return self._mask | self._reordered
 
     def attend(self) -> None:
-        """Also leave out the later tokens of each request: attention computes them from the tokens before them."""
+        """Also leave out all tokens after a left-out token of a request: attention computes them from this token."""
         import numpy as np
 
         index_of = self._tokens.index_of
@@ -134,7 +134,7 @@ class LeftOut:
             self._mask |= (index_of[:, 0] == sequence) & (index_of[:, 1] > position)
 
     def notes(self) -> list[str]:
-        """Return a sentence for each router that sent tokens to other experts, and one on the tokens left out."""
+        """Return a sentence for each router that sent tokens to other experts, and one on the left-out tokens."""
         if not self._rerouted:
             return []
         texts = [rerouted.text for rerouted in self._rerouted]

@@ -26,7 +26,7 @@ def calls_of_sides(
 ) -> tuple[CallsOfSide, CallsOfSide]:
     """Return the calls of actual and of the reference, with their tokens.
 
-    The sequences of the side with fewer calls are found first, and help to find those of the other side.
+    The sequences of the side with fewer calls are found first. They help to find the sequences of the other side.
     """
     of_steps = [[call for step in side for call in calls_of_step(step)] for side in (steps, reference_steps)]
     first = int(len(of_steps[1]) <= len(of_steps[0]))

@@ -28,7 +28,7 @@ class Way(NamedTuple):
 
     kind      "tokens", "keys" (of a cache), "pairs" (tokens and keys), "last" (one token of each row)
     row_axis  the axis of rows of the batch, maybe joined with heads; None if there is none
-    axis      the axis of slots, or of rows and slots joined, or of keys; for "last" that of rows or requests
+    axis      the axis of slots, or of rows and slots joined, or of keys; for "last" the axis of rows or requests
     key_axis  for "pairs": the axis of keys
     joined    for an axis that joins rows and slots: the number of elements of each token on it; else 0
     window    number of keys that a cache is cut to; 0 if it is not cut
@@ -240,12 +240,12 @@ def _has_rows(shapes: Mapping[int, _Shape], calls: Mapping[int, ModelCall], axis
 
 
 def _factor(size: int, unit: int) -> int:
-    """Return how many times a size is the unit; 0 if it is no multiple."""
+    """Return the ratio of a size to a unit; 0 if the size is no multiple of the unit."""
     return size // unit if unit and size % unit == 0 else 0
 
 
 def _window(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> Optional[int]:
-    """Return the number of keys that a cache on this axis is cut to, 0 for none; None if the axis has no keys."""
+    """Return the number of keys that a cache on this axis is cut to; 0 if not cut, None if the axis has no keys."""
     sizes = [(shape[axis], side.keys[index].shape[1]) for index, shape in shapes.items()]
     cut = {size for size, count in sizes if size != count}
     if not cut:
@@ -253,7 +253,7 @@ def _window(side: TokenSide, shapes: Mapping[int, _Shape], axis: int) -> Optiona
     if len(cut) != 1 or len(sizes) == 1:
         return None
     window = cut.pop()
-    # In the call of the prompt, which makes all its keys, they are not cut.
+    # The call of the prompt makes all its keys itself, so its keys are not cut.
     limits = [
         min(count, max(window, call.width)) for (_, count), call in zip(sizes, map(side.calls.__getitem__, shapes))
     ]
@@ -303,7 +303,7 @@ def gather(
 
     numbers  [tokens], without padding and other tokens; for pairs [slots + keys], slots first, -1 for such tokens
     values   [tokens, *rest]; for pairs [slots, keys, *rest]
-    order    for sorted elements: the position that each has in the order of rows, slots and elements
+    order    for sorted elements: the position of each element in the order of rows, slots and elements
     """
     import numpy as np
 

@@ -76,14 +76,14 @@ _PICKED = "of operators that pick values of the model for the program"
 _UNCHANGING = "of operators of one side that change nothing, such as a factor of 1"
 _CHOSEN = "of operators of one side that choose tokens, or compute a loss, of the results"
 _MIXED = "computed from several tokens"
-#: Two inputs are crossed if their distances in opposite order are less than this share of those in order.
+#: Two inputs are crossed if their distances in opposite order are less than this share of the distances in order.
 _CLEARLY = 0.8
 #: Operators of attention: their result for a token depends on other tokens.
 _ATTENDING = frozenset({"bmm", "baddbmm", "matmul", "_softmax", "softmax"})
 
 
 class TokenAlignment:
-    """The tokens that two programs have in common, and the operators of both with the values of these tokens.
+    """The tokens that two programs have in common, and the operators of both programs with the values of these tokens.
 
     calls                            the model calls of actual, and of the reference
     sequences, reference_sequences   the ids of each request, of actual and of the reference
@@ -140,7 +140,7 @@ class TokenAlignment:
         self._rejected = sides[0].rejected, sides[1].rejected
 
     def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator], list[Match]]:
-        """Return the operators of actual and of the reference, like those of one call, and their pairs.
+        """Return the operators of actual and of the reference, as if each side had one call, and their pairs.
 
         The tensors of the operators have the values of the common tokens.
         """
@@ -176,7 +176,7 @@ class TokenAlignment:
     def _groups(self) -> list[OperatorGroups]:
         """Return for each side the operators of its base call, and the same operator in all calls.
 
-        If the programs are built differently, wide products are divided into those that the other side has.
+        If the programs are built differently, wide products are divided into the narrow products of the other side.
         """
         groups = [groups_of(calls, base) for calls, base in zip(self.calls, self._bases)]
         for grouped, (_, of_calls) in zip(self._grouped, groups):
@@ -194,7 +194,9 @@ class TokenAlignment:
         of_calls: Mapping[int, Mapping[int, Operator]],
         other: Sequence[Operator],
     ) -> dict[int, str]:
-        """Return why operators of the base call are not compared, by `id`, and add fixed caches to `side.rooms`.
+        """Return the operators of the base call that are not compared, by `id`, each with the reason.
+
+        The lengths of fixed caches are added to `side.rooms`.
 
         other: the operators of the base call of the other side
         """
@@ -216,9 +218,9 @@ class TokenAlignment:
         matches: Sequence[Match],
         parts: dict[int, Optional[Record]],
     ) -> None:
-        """Leave out unpaired operators that compute no floats, and those with a reason in `left_out`.
+        """Leave out unpaired operators that compute no floats, or that have a reason in `left_out`.
 
-        Note from which memory the values of their outputs come.
+        Note the memory from which the values of their outputs come.
         """
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for (of_base, _), reasons, sources in zip(groups, left_out, self._sources):
@@ -309,7 +311,7 @@ class TokenAlignment:
         ]
 
     def _is_crossed(self, match: Match, of_calls: tuple[dict[int, Operator], dict[int, Operator]]) -> bool:
-        """Return True if the two inputs of actual are clearly nearer to those of the reference in opposite order."""
+        """Return True if the two inputs of actual are clearly nearer to the opposite inputs of the reference."""
         distances = [0.0, 0.0]
         for a, actual in enumerate(match.actual.inputs):
             for b, reference in enumerate(match.reference.inputs):
@@ -324,7 +326,7 @@ class TokenAlignment:
     def _leave_out_rerouted(
         self, match: Match, of_tokens: Mapping[str, list[tuple[Record, Record]]], parts: dict[int, Optional[Record]]
     ) -> None:
-        """Leave out the tokens that a router sends to other experts only because of rounding, from its outputs on."""
+        """From the outputs of a router on, leave out the tokens that go to other experts only because of rounding."""
         rerouted = rerouted_tokens(match, of_tokens["inputs"], of_tokens["outputs"], self._unit)
         if rerouted is None:
             return

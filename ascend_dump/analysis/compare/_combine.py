@@ -65,7 +65,10 @@ def _origins_and_pairs(
 
 
 def _as_noise(pair: Pair) -> Pair:
-    """Return the pair, as noise if it differs: without an origin, rounding that an optimizer enlarged explains it."""
+    """Return the pair, as noise if it differs.
+
+    As no origin is left, rounding that an optimizer enlarged explains the difference.
+    """
     return replace(pair, verdict="noise", explained=True, reason=_ENLARGED) if pair.verdict == "different" else pair
 
 

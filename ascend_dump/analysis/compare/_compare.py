@@ -62,8 +62,8 @@ def compare(
     mapping             names of operators of actual -> names in the reference, for those that are not paired
                         automatically
     rules               thresholds: `Rules`, a mapping, or a TOML or JSON file, optionally per glob of operators
-    noise               a dump of another run of the reference: differences not larger than between its two runs are
-                        noise
+    noise               a dump of another run of the reference. A difference is noise if the two runs of the reference
+                        differ about as much
     replay              run PyTorch operators again when a difference begins, each side from its own inputs, as
                         `ascend_dump.replay` does: if both sides are right the difference is noise, else the evidence of
                         the origin names the wrong side. Needs PyTorch (else FrameworkMissing), and executes the

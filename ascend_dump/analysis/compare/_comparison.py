@@ -37,8 +37,8 @@ SUFFIXES = (".json", ".csv", ".html", ".parquet", ".xml")
 class Comparison:
     """The result of comparing two dumps, tensor by tensor.
 
-    pairs       a sequence of `Pair`: every record of both dumps in the execution order of the reference; records that
-                only actual has are where they ran. Pairs of identical steps are created when they are accessed
+    pairs       a sequence of `Pair`: every record of both dumps in the execution order of the reference. A record that
+                only actual has is placed where it ran. Pairs of identical steps are created when they are accessed
     origins     differences that no earlier record explains, the likely causes first
     changed     operators after such a difference that are called with different arguments. The difference hides their
                 effect
@@ -77,9 +77,9 @@ class Comparison:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def allowing(self, *globs: str) -> Comparison:
-        """Return the comparison with operators of such names allowed to be missing on one side.
+        """Return the comparison in which operators whose names match a glob may be missing on one side.
 
-        Their records count as `allowed` in place of `unmatched`, and are no failures in JUnit XML.
+        The records of these operators count as `allowed` in place of `unmatched`, and are no failures in JUnit XML.
 
         Raises ConfigError for an argument that is no text.
 
@@ -125,7 +125,7 @@ class Comparison:
 
     @property
     def undefined(self) -> dict[str, int]:
-        """The tensors that differ but have no defined value, with the reason, and their numbers of records."""
+        """The number of records that differ but have no defined value, by tensor and reason in words."""
         return dict(
             Counter(f"{_described(pair)}: {pair.undefined}" for pair in self.pairs.looked_at() if pair.undefined)
         )

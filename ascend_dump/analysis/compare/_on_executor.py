@@ -37,7 +37,7 @@ class RankResult(NamedTuple):
     """The results of one rank, its parts step by step.
 
     inside     numbers of operators of actual and of the reference, as in `CrossFrameworkPairs`
-    left_out   the same
+    left_out   likewise
     are_parts  several ranks of one side were compared with one rank of the other
     mapped     names of operators of actual that were paired because the user mapped them
     rebuilt    parts that are built differently and agree
@@ -60,7 +60,7 @@ class CountedBatch(Batch):
     """A batch that notes the position of each record that it creates.
 
     key     rank and step
-    first   how many records of this rank and step precede it
+    first   number of records of this rank and step before this batch
     positions  by the identity of a record: the record (to keep it alive) and its position
     """
 
@@ -88,7 +88,7 @@ class CountedBatch(Batch):
 def tasks_of(
     dumps: Sequence[Dump], ranks: Sequence[int], settings: Sequence[Any], arguments: tuple[Any, ...]
 ) -> list[RankTask]:
-    """Return one task per rank, with the state of its files; `arguments` come before the rank."""
+    """Return one task per rank, with the state of its files. arguments: the arguments of a task before the rank."""
     from ascend_dump.analysis.ranks.rank_tasks import RankTask
 
     tasks = []

@@ -59,7 +59,8 @@ def with_tokens(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Or
 def with_misread_token(origins: Sequence[Origin], alignment: TokenAlignment) -> tuple[list[Origin], tuple[str, ...]]:
     """Return the origins, and notes. A token that is read from the wrong block of a cache is added as an origin.
 
-    The added origin replaces those in its module, and comes before later ones. Without any of these, it is only a note.
+    The added origin replaces the origins in its module, and is placed before later origins. Without origins of these
+    two groups, no difference follows from the token, and only a note is returned.
     """
     found = alignment.misread()
     if found is None:

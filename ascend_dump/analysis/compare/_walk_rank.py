@@ -62,7 +62,7 @@ def compare_rank(
     steps: Steps,
     row_finder: Optional[RowFinder] = None,
 ) -> Work[RankResult]:
-    """Return the result of one rank. steps: those of both sides, which are walked in this order."""
+    """Return the result of one rank. steps: the steps of both sides, in the order in which they are compared."""
     divergence = Divergence(rules, Rerun(rules) if replay else None)
     progress = _RankProgress([], Counter(), Counter(), [], set())
     parts = progress.parts
@@ -120,7 +120,7 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
 
 
 def _pairs_of_step(divergence: Divergence, walk: Iterator[Pair]) -> Work[list[Pair]]:
-    """Return the pairs of a step. walk: yields those of its operators."""
+    """Return the pairs of a step. walk: yields the pairs of the operators of the step."""
     pairs = []
     for pair in walk:
         pairs.append(pair)

@@ -1,4 +1,4 @@
-"""Judge the tensors of API calls on an NPU by those of their kernels.
+"""Judge the tensors of API calls on an NPU by the tensors of their kernels.
 
 A file of an API call contains the whole storages of its tensors, as flat arrays that ignore the offset. So it also
 contains elements that the call does not use (op-plugin 517f2e7d, op_plugin/utils/op_api_common.cpp:430; opbase aa3cd74,

@@ -2,7 +2,7 @@
 
 Different arguments of a forward operator explain different arguments of its backward operator: for example, the bounds
 of a clamp are used again for the mask of its gradient. A number that a program reads from a tensor with `item()` may be
-passed as an argument. Then the difference of the argument follows from that of the tensor.
+passed as an argument. Then the difference of the argument follows from the difference of the tensor.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class ChangedArguments:
         self._equal: dict[_Line, list[Match]] = {}
         #: For the current step: numbers (actual, reference) that `item()` read from differing tensors, with the cause.
         self._numbers: dict[_Number, _Cause] = {}
-        #: For the current step and each side: modules that run a detach which the other side does not run, and its
-        #: origin.
+        #: For the current step and each side: the modules with a detach that the other side does not run, and the
+        #: origin at this detach.
         self._detached: tuple[list[tuple[str, OriginNumber]], list[tuple[str, OriginNumber]]] = ([], [])
         #: The origins at calls with different arguments, and at operators that only one side (0: actual) runs.
         self._origins: dict[_Call, OriginNumber] = {}
@@ -91,7 +91,9 @@ class ChangedArguments:
         return self._origins.get((operator.op_name, _texts(arguments)))
 
     def stretch_origin(self, side: int, operator: Operator, drafts: Drafts, draft: Draft) -> OriginNumber:
-        """Return the origin at a stretch that begins with an operator of one side (0: actual).
+        """Return the origin at a stretch (a part that is built differently) that begins with an operator of one side.
+
+        side: 0 for actual
 
         If the operator computes a gradient, this is the origin at its forward operator, if there is one. Else it is the
         origin at the same operator in an earlier step. Else the draft is added as a new origin.
@@ -106,9 +108,9 @@ class ChangedArguments:
         self._detached[side].append((operator.module, origin))
 
     def lost_gradient(self, side: int, operator: Operator) -> Optional[OriginNumber]:
-        """Return the origin at a detach of the other side, which explains why it lacks this backward operator.
+        """Return the origin at a detach of the other side that explains why that side lacks this backward operator.
 
-        If there are several, the one in the module nearest to that of the operator is returned; None if there is none.
+        Among several, the detach whose module is nearest to the operator's module is chosen. Returns None without any.
         """
         if operator.phase != "backward" or self.forward_origins(operator):
             return None
@@ -138,7 +140,7 @@ class ChangedArguments:
         ]
 
     def add_reshaped(self, operator: Operator, origins: Collection[OriginNumber]) -> None:
-        """Note an operator whose input has another shape: sizes passed to its backward pass follow from that."""
+        """Note an operator whose input has another shape. Sizes passed to its backward pass follow from this shape."""
         self.add_forward(operator, *origins)
 
     def forward_origins(self, operator: Operator) -> frozenset[OriginNumber]:

@@ -152,7 +152,7 @@ class Effects:
     def _node(self, side: int, position: int, records: Sequence[Record]) -> Iterator[Optional[Node]]:
         """Yield the node of a reader, unless its outputs agree.
 
-        Yield None, a result, if it overwrites only a part of the memory: the difference may remain in the rest.
+        Yield None, a result, if the reader overwrites only a part of the memory: the difference may remain in the rest.
         """
         partner = self.partners[side].get(position)
         if partner is None:
@@ -172,7 +172,7 @@ class Effects:
 
 
 def _leading(edges: Iterable[tuple[Node, Optional[Node]]]) -> set[Node]:
-    """Return the nodes that lead to a result. edges: nodes and what follows them, None for a result."""
+    """Return the nodes that lead to a result. edges: a node and a node that follows it, or None for a result."""
     sources: dict[Node, list[Node]] = {}
     leading: set[Node] = set()
     for node, follower in edges:

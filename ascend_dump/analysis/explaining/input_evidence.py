@@ -23,7 +23,7 @@ class InputEvidence(NamedTuple):
     unread       number of inputs that could not be read
     is_complete  all inputs were compared
     has_hidden   the operator may have inputs that the dump records neither as tensors nor as arguments
-    noise        differences within rounding
+    noise        the differences of the inputs that are within rounding
     """
 
     recorded: int

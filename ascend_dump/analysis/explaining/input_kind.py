@@ -36,8 +36,8 @@ class InputKinds:
 
     def __init__(self, operators: Iterable[Operator]) -> None:
         outputs: set[int] = set()
-        #: By storage: the first operator that reads it, and the index of its input. Views do not count; None so far if
-        #: only views read it.
+        #: By storage: the first operator, apart from views, that reads it, and the index of the operator's input. None
+        #: if only views have read it up to now.
         self._readers: dict[int, Optional[tuple[str, int]]] = {}
         self._updated: set[int] = set()
         for operator in operators:

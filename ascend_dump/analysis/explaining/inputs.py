@@ -1,4 +1,4 @@
-"""Judge the inputs of an operator: most differences are known, and a new one entered from outside the recording."""
+"""Judge the inputs of an operator. Most differences are known; a new difference entered from outside the recording."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ class InputJudge:
         self._is_first = False
 
     def judge_parameter(self, record: Record) -> None:
-        """Compare a parameter with that of the same name if an operator without a partner is the first to read it."""
+        """Compare a parameter with the parameter of the same name on the other side.
+
+        This is done only if an operator without a partner is the first to read the parameter.
+        """
         state, name = self._state, record.parameter
         if self._wiring is None or not name:
             return
@@ -139,7 +142,7 @@ class InputJudge:
         known = self._look_up(a, b, difference, pair)
         is_structure = difference.verdict == "structure" and not state.has_parts
         if match.reference.function in SHAPED and b.index == 0 and not is_structure:
-            # It reads the shape only, so its output does not follow from a difference of values, and proves nothing.
+            # The operator reads only the shape of this input, so a difference of its values has no effect.
             return _JudgedInput(replace(pair, verdict="noise", reason=_SHAPE) if known is None else known.pair)
         if known is None and state.has_parts and self._is_local(match, a, b, difference):
             state.local.add(a, b)
@@ -171,7 +174,7 @@ class InputJudge:
         if noise is None:
             return None
         if difference.measure is not None and not difference.bounds:
-            # It may be another part of the same memory, with a larger or smaller error.
+            # The input may be another part of the same memory, with a larger or smaller error.
             noise = noise._replace(measure=difference.measure, error=difference.measure.rel_l2)
         verdict = "undecided" if difference.bounds else "noise"
         return _JudgedInput(replace(pair, verdict=verdict, explained=True, reason=FOLLOWS_ROUNDING), noise=noise)
@@ -186,7 +189,7 @@ class InputJudge:
             border, noise = state.judge_border(makers, a, b, difference, pair)
             own = frozenset(number for number in border.causes if state.drafts[number].hidden)
             if border.causes and state.has_parts:
-                # Operators that only one side runs are no origin: their result is.
+                # Operators that only one side runs are no origins. Their result is an origin if it differs.
                 pair = replace(pair, verdict="different", reason=border.pair.reason)
                 causes = border.causes - own or frozenset(
                     {self._add_origin(self._kind_of(match, b), match, b, pair, ())}

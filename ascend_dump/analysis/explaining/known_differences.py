@@ -35,7 +35,7 @@ class KnownDifferences:
         self._copies: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
         #: By the storages of both sides in the current step: the origins of the difference that was written there.
         self._written: dict[Any, frozenset[OriginNumber]] = {}
-        #: For each side, by its contents: the origins of a difference.
+        #: For each side, by the content of a tensor that differs: the origins of the difference.
         self._one_sided: tuple[dict[Any, frozenset[OriginNumber]], dict[Any, frozenset[OriginNumber]]] = ({}, {})
         self._one_sided_noise: tuple[dict[Any, InputNoise], dict[Any, InputNoise]] = ({}, {})
         #: By side and memory: the origin at the operator without a partner that wrote there last.
@@ -91,7 +91,8 @@ class KnownDifferences:
     def one_sided_writers(self, a: Record, b: Record) -> frozenset[OriginNumber]:
         """Return the origins at operators without a partner that were the last to write to the memory of two inputs.
 
-        If such an operator wrote to a part of a tensor, the new contents of the whole are in none of its records.
+        They are needed because an operator may write to a part of a tensor. Then none of its records has the new
+        content of the whole tensor.
         """
         memories = [(side, _memory_of(record) or (0, 0)) for side, record in enumerate((a, b))]
         return frozenset(self._one_sided_writes[memory] for memory in memories if memory in self._one_sided_writes)
@@ -182,7 +183,7 @@ class KnownDifferences:
         return causes, None if causes or content is None else self._one_sided_noise[side].get(content)
 
     def _before_copies(self, contents: Optional[_Contents]) -> list[_Contents]:
-        """Return the contents, and those that operators without a partner copied to make one side of them, or both."""
+        """Return the contents, and the contents from which operators without a partner copied one or both sides."""
         if contents is None:
             return []
         candidates = [contents]
@@ -201,7 +202,7 @@ def _memory_of(record: Record) -> Optional[_Memory]:
 
 
 def _may_be_part_of(difference: Difference, noise: InputNoise, dtype: str) -> bool:
-    """Return True if the difference may be that of a part of a tensor with known noise.
+    """Return True if the difference may belong to a part of a tensor with known noise.
 
     Then no error is larger than the largest error of that tensor, except by rounding to another type.
     """

@@ -64,7 +64,7 @@ class LocalResults:
 
     def __init__(self) -> None:
         self._contents: tuple[set[Any], set[Any]] = (set(), set())
-        #: For each side, by memory in this step: the last operator that wrote it, of those that only this side runs.
+        #: For each side, by memory in this step: the last of the operators that only this side runs and that wrote it.
         self._makers: tuple[dict[Any, Operator], dict[Any, Operator]] = ({}, {})
 
     def begin_step(self) -> None:

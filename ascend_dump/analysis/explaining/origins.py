@@ -19,7 +19,7 @@ __all__ = ["LAST", "Draft", "Drafts", "add_effect", "explain", "importance", "st
 
 #: Maximum number of operators or inputs that a line of evidence names.
 _MOST_NAMED = 4
-#: Evidence that one side adds the gradients of several backward passes; the second if the reference does.
+#: Evidence that one side adds the gradients of several backward passes: for actual, and for the reference.
 _ACCUMULATED = ("gradients were accumulated", "gradients were accumulated in the reference only")
 #: Up to this number, differing parameters are reported by name; for more, only their number is reported.
 _FEW = 2
@@ -28,11 +28,11 @@ LAST = ("amplification", "uninitialised")
 
 
 class Draft:
-    """An origin during the walk, with the number of differences that it explains.
+    """An origin during the walk over the operators, with the number of differences that it explains.
 
-    hidden    reported only if later differences depend on it: an operator of one side, or uninitialised memory, which
-              always differs
-    reshaped  only the shape differs: another way to compute the same, if later tensors are equal again
+    hidden    True: the origin is reported only if later differences depend on it. It is an operator of one side, or
+              uninitialised memory, which always differs
+    reshaped  True: only the shape differs. This is another way to compute the same if later tensors are equal again
     joined    drafts with the same key are reported as one origin; None: the draft is reported by itself
     arguments the differing arguments, which are part of the evidence
     summary   the first evidence if several drafts are reported as one; {count} stands for their number
@@ -143,7 +143,7 @@ class Drafts:
         return [_origin(self._summary(group), *group) for group in sorted(groups.values(), key=lambda g: order(g[0]))]
 
     def _summary(self, group: Sequence[Draft]) -> str:
-        """Return the first line of evidence for drafts that are reported as one; "" to keep that of the first draft."""
+        """Return the first line of evidence for drafts that are reported as one; "" to keep the first draft's line."""
         first = group[0]
         if first.kind == "parameter" and len(group) > _FEW:
             total = max(len(self.parameters.get(first.pair.record.step, ())), len(group))
@@ -181,7 +181,7 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
 
 
 def _adds_to_gradient(operator: Operator) -> bool:
-    """Return True if an operator adds the gradient of a parameter to that of an earlier backward pass."""
+    """Return True if an operator adds the gradient of a parameter to the gradient of an earlier backward pass."""
     is_sum = operator_class(operator.op_type) == "add" and writes(operator.op_type)
     return is_sum and operator.phase == "backward" and len(operator.inputs) == 2
 
@@ -225,11 +225,11 @@ class _Ranked(Protocol):
 
 
 def importance(origins: Iterable[_Ranked]) -> Callable[[_Ranked], tuple[bool, bool, bool]]:
-    """Return a sort key for these origins: first those with compared inputs, then the kind "unknown", then `LAST`.
+    """Return a sort key for these origins: first compared inputs, then the kind "unknown", then the kinds in `LAST`.
 
-    From the first step with an origin in the forward pass on, origins at operators outside of the passes, such as an
-    optimizer's, come after those inside. The reason: if one program has no gradient of a parameter, its optimizer does
-    not update it.
+    From the first step with an origin in the forward pass on, origins outside of the forward and backward pass come
+    last, for example at operators of an optimizer. The reason: if one program has no gradient of a parameter, its
+    optimizer does not update the parameter.
     """
     records = [origin.pair.record for origin in origins if origin.kind not in LAST]
     first_pass = min((record.step or 0 for record in records if record.phase == "forward"), default=None)
@@ -272,7 +272,7 @@ def _origin(summary: str, first: Draft, *joined: Draft) -> Origin:
 
 
 def _short_name(first: Draft, draft: Draft) -> str:
-    """Return the name of the operator of a draft, or that of the tensor if it is of the first draft's operator."""
+    """Return the name of a draft's operator; the name of its tensor if the first draft is at the same operator."""
     record = draft.pair.record
     return record.op_name if record.op_name != first.pair.record.op_name else f"{record.io}.{record.index}"
 

@@ -40,8 +40,8 @@ from ascend_dump.reading import Record
 
 __all__ = ["judge_outputs"]
 
-#: If the error of an output is this many times the largest of its inputs, the operator computed wrongly, even if it is
-#: one that enlarges errors.
+#: If the error of an output is this many times the largest error of the inputs, the operator computed wrongly, even if
+#: operators of its type enlarge errors.
 _COMPUTE = 100.0
 #: Maximum number of operators of each side that a line of evidence names.
 _MOST_BETWEEN = 3
@@ -213,7 +213,10 @@ def _aligned(state: RankState, match: Match, a: Record, b: Record) -> Optional[t
 
 
 def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> OriginNumber:
-    """Add an origin, and return its number; that of an earlier call if its arguments differed in the same way.
+    """Add an origin, and return its number.
+
+    If the arguments of an earlier call differed in the same way, no origin is added, and the number of the earlier
+    origin is returned.
 
     pair: the first output that differs
     """
@@ -290,7 +293,7 @@ def _of_ranks(state: RankState, pair: Pair) -> list[str]:
 
 
 def _added_before(match: Match) -> Optional[tuple[bool, Record]]:
-    """Return the input of an operator that only one side runs before this operator; True if that side is actual.
+    """Return the side (True: actual) that runs an operator without a partner before this one, and its first input.
 
     None if no side or both sides run such operators. Between frameworks, results of operators without a partner have no
     partner either. So the match of the next operator has the inputs of these operators as its inputs.
@@ -311,7 +314,7 @@ def _others_between(match: Match) -> list[str]:
     if not here and not there:
         return []
     named = "; ".join(filter(None, (here, there)))
-    return [f"operators without a partner run behind these inputs, and may be the cause: {named}"]
+    return [f"operators without a partner run between these inputs and the operator, and may be the cause: {named}"]
 
 
 def _read_by_others(match: Match) -> tuple[list[Record], list[Record]]:

@@ -122,7 +122,7 @@ def tensor_commands(actual: Path, reference: Path, pair: Pair) -> list[str]:
 
 
 def has_values(record: Record) -> bool:
-    """Return whether the tensor of a record can be read."""
+    """Return True if the tensor of a record can be read."""
     try:
         record.numpy()
     except (NotSupported, ReadError):

@@ -39,12 +39,12 @@ NO_VALUE_YET = "memory without a value yet, in the type that one program casts t
 class OperatorPair:
     """Two paired operators with the differences of their inputs.
 
-    is_replaced  another operator runs in place of that of the reference
+    is_replaced  another operator runs in place of the reference's operator
     written      indices of inputs that the operator overwrites: they are judged as outputs
     inputs       pairs of the other inputs, as far as they were judged
     causes       origins of the differences of the inputs
     noise        differences of the inputs that are within rounding
-    borders      inputs that leave stretches and differ
+    borders      inputs that differ and that were made inside a stretch (a part that is built differently)
     is_cast      an input has another type on both sides, because one program casts it
     """
 
@@ -72,7 +72,7 @@ class OperatorPair:
 
     @property
     def noise_causes(self) -> frozenset[OriginNumber]:
-        """The origins that the noise of the inputs may be a consequence of."""
+        """The origins from which the noise of the inputs may follow."""
         return NO_ORIGINS.union(*(noise.causes for noise in self.noise))
 
     @property

@@ -27,7 +27,7 @@ class Pair:
                       "different" or "unreadable"
     reason            the verdict in words, with numbers
     measure           the numbers (`Measure`); None if the values were not needed or could not be read
-    explained         the difference follows from that of an earlier record
+    explained         the difference follows from the difference of an earlier record
     undefined         the reason why the tensor has no defined value and is not judged; "" if it has one
     """
 

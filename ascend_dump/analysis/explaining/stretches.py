@@ -1,8 +1,8 @@
 """Judge the parts of two programs that are built differently, by the tensors that leave them.
 
-Such a part is called a stretch. It agrees if every tensor that leaves it agrees, whatever differs inside; then it is no
-origin. If a tensor that leaves it differs, this follows from a difference that enters the stretch. If none enters, the
-stretch is the origin.
+Such a part is called a stretch. A tensor leaves a stretch if a paired operator reads it. A stretch agrees if every
+tensor that leaves it agrees, whatever differs inside; then it is no origin. If a tensor that leaves a stretch differs,
+this follows from a difference that enters the stretch. If no difference enters, the stretch is the origin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Border", "EnteredStretch", "MadeInside", "Stretches"]
 
 @dataclass
 class EnteringNoise:
-    """A difference within rounding that enters a stretch, with its tensor of actual and that of the reference."""
+    """A difference within rounding that enters a stretch, with its tensors in actual and in the reference."""
 
     noise: InputNoise
     records: list[Optional[Record]] = field(default_factory=lambda: [None, None])
@@ -36,8 +36,8 @@ class EnteringNoise:
 class EnteredStretch:
     """A stretch during the walk.
 
-    number   the number of the draft of an origin at it
-    order    its number among all stretches
+    number   the number of the draft of the origin at this stretch
+    order    the number of this stretch among all stretches
     step     the number of the walked step
     causes   origins of the differences that enter it
     before   earlier stretches, also of earlier steps, with outputs that it reads
@@ -75,7 +75,7 @@ class EnteredStretch:
 
     @property
     def casts(self) -> bool:
-        """True if an operator of it changes the type of a tensor."""
+        """True if an operator of the stretch changes the type of a tensor."""
         copies = (
             operator for side in self.stretch.operators for operator in side if operator.inputs and operator.outputs
         )
@@ -95,7 +95,7 @@ class EnteredStretch:
         entering.records[side] = record
 
     def noise_of(self, result: Record) -> list[EnteringNoise]:
-        """Return the noise that may have reached a result; for a parameter only that of its gradient and states."""
+        """Return the noise that may have reached a result; for a parameter only noise of its gradient and states."""
         entering = list(self.entering.values())
         name = parameter_name(result)
         named = [noise for noise in entering if name and name in map(parameter_name, filter(None, noise.records))]

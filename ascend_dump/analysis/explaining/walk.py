@@ -1,8 +1,8 @@
 """Walk the paired operators of one step in execution order, judge each tensor, and find the differences that nothing
 before them explains.
 
-A known difference explains those that follow from it. A new difference of an output is caused by its operator if the
-inputs do not differ. A new difference of an input is caused by something that was not recorded.
+A known difference explains the differences that follow from it. A new difference of an output is caused by its operator
+if the inputs do not differ. A new difference of an input is caused by something that was not recorded.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Divergence:
         spread     another run of the reference, to compare its step with
         stretches  the stretch of each operator without a partner, see `stretches_of`
         wiring     the sources of all inputs
-        shards     the tensors of other ranks, if the ranks of one side have parts of those of the other side
+        shards     the tensors of other ranks, if the ranks of one side have parts of the tensors of the other side
         """
         state = self._state
         if wiring is not None and wiring.partners[0]:
@@ -307,8 +307,8 @@ class Divergence:
         states = self._wiring.states_written(side, stretch.operators[side])
         draft = stretch_draft(stretch, [self._wiring.named(side, record) for record in states])
         if states and stretch.operators[side][-1].position > self._wiring.last_paired[side]:
-            # The recording of the other side may have ended before this update. If a further step is recorded, it did
-            # not, and `begin_step` makes the draft visible.
+            # The recording of the other side may have ended before this update. If a further step is recorded, the
+            # recording had not ended, and `begin_step` makes the draft visible.
             draft.hidden = True
             self._last_updates.append(draft)
         return draft

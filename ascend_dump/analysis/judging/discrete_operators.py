@@ -254,7 +254,7 @@ _GATHERS: dict[str, Callable[[_Arrays, Mapping[str, Any]], np.ndarray]] = {
 }
 _REASONS: dict[_Check, str] = {
     _chooses: "the elements at these places are equal: any of them is right",
-    _remains: "each side is right for the number it was called with, as it is or as kernels round it",
+    _remains: "each side is right for its own argument, exact or as kernels round the argument",
 }
 
 

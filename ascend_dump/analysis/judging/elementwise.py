@@ -26,8 +26,9 @@ _InputPairs = Collection[tuple[Record, Record]]
 #: For each input, at the elements where the output differs: the distances between both sides, and the absolute values
 #: of the reference.
 _Read = Sequence[tuple["np.ndarray", "np.ndarray"]]
-#: Errors of an element, in units of rounding. _FEW: up to this an element is right. _MOST: the largest error of any
-#: implementation, for types of at most 16 bits and for wider types, for which devices approximate functions.
+#: Errors of an element, in units of rounding. _FEW: an element with at most this error is right. _MOST: the largest
+#: error of any implementation, for types of at most 16 bits and for wider types, for which devices approximate
+#: functions.
 _FEW, _MOST = 8, (16, 512)
 #: Masks and fills are at least this many times as large as all other elements, and as 1.
 _MASK = 1000.0

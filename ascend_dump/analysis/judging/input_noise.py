@@ -23,7 +23,7 @@ class InputNoise(NamedTuple):
     measure  the numbers of the difference
     error    norm of the difference, relative to the norm of the tensor
     unit     the coarsest unit of rounding among the possible sources of the difference
-    causes   the origins that the difference may be a consequence of
+    causes   the origins from which the difference may follow
     bounds   the measure has lower bounds, and the error is an upper bound of the noise
     flips    number of indices and flags that rounding changed, in this tensor or in one that it was computed from
     """

@@ -32,7 +32,7 @@ def why_not_moved(operator: Operator, a: Record, b: Record, difference: Differen
     is_rounded = is_cast and kind is not None and measure.excess <= math.ldexp(1.0, kind.lowest)
     if not measure.unequal or measure.nonfinite or is_rounded:
         return None
-    return f"{measure.unequal} of {measure.count} elements are others, although it computes nothing"
+    return f"{measure.unequal} of {measure.count} elements differ, although the operator computes nothing"
 
 
 def _why_not_same_bytes(operator: Operator, a: Record, b: Record) -> Optional[str]:
@@ -41,9 +41,9 @@ def _why_not_same_bytes(operator: Operator, a: Record, b: Record) -> Optional[st
         return None
     (hash_a, *arrangement_a), (hash_b, *arrangement_b) = (side for side in sides if side is not None)
     if arrangement_a == arrangement_b and hash_a != hash_b and (is_view(operator.function) or _is_dense(a)):
-        return "its bytes are others, although it computes nothing"
+        return "the bytes differ, although the operator computes nothing"
     if arrangement_a != arrangement_b and hash_a == hash_b and is_view(operator.function):
-        return "its elements are others, or in another order, although it computes nothing"
+        return "the elements or their order differ, although the operator computes nothing"
     return None
 
 

@@ -233,8 +233,10 @@ class NoiseJudge:
     ) -> tuple[str, str]:
         """Return "different" if an element differs by more than rounding and its inputs explain; else "noise".
 
-        It is for operators with an input that differs by more than noise. A mask that is equal on both sides can hide
-        this in the numbers of the whole tensor, because it is much larger. reason: the reason of the verdict "noise"
+        This is used for operators with an input that differs by more than noise. A mask that is equal on both sides is
+        much larger than other elements, so it can hide their differences in the numbers of the whole tensor.
+
+        reason: the reason of the verdict "noise"
         """
         kind, measured = float_kind(dtype), difference.measure
         if kind is None or measured is None or self.of_parts or math.prod(b.shape or ()) > _MOST_ELEMENTS:

@@ -15,7 +15,8 @@ from ascend_dump.reading import Dump, Record
 
 __all__ = ["TIMES", "Spread", "refuse_same_dump"]
 
-#: A difference may be this many times as large as that of the two runs, which shows the usual size only roughly.
+#: A difference may be this many times as large as the difference of the two runs, which shows the usual size only
+#: roughly.
 TIMES = 4.0
 
 
@@ -33,7 +34,7 @@ class Spread:
                     self._partners[id(record)] = partner
 
     def covers(self, measured: Measure, reference: Record) -> Optional[str]:
-        """Return why a difference is noise; None if two runs of the reference differ less, or that is unknown."""
+        """Return why a difference is noise; None if two runs of the reference differ less, or by an unknown amount."""
         partner = self._partners.get(id(reference))
         if partner is None:
             return None
@@ -56,7 +57,8 @@ class Spread:
 def refuse_same_dump(actual: Dump, reference: Dump, second_run: Dump) -> None:
     """Raise ConfigError if the second run is the dump of actual or of the reference itself.
 
-    With the dump of actual every difference would be noise, with that of the reference none.
+    If the second run were the dump of actual, every difference would be noise. If it were the dump of the reference,
+    no difference would be noise.
     """
     for name, dump in (("actual", actual), ("the reference", reference)):
         if _share_steps(dump, second_run):

@@ -35,7 +35,7 @@ class Spike(NamedTuple):
 
 
 def find_spikes(values: Sequence[float], least: float = 0.0) -> Iterator[Spike]:
-    """Yield the spikes of a series of finite numbers, in order. least: how far a spike exceeds the median at least."""
+    """Yield the spikes of a series of finite numbers, in order. least: minimum distance of a spike from the median."""
     for position in range(FEWEST, len(values)):
         window = values[max(0, position - _WINDOW) : position]
         value, median = values[position], statistics.median(window)

@@ -40,7 +40,7 @@ _OF_THE_FIRST = frozenset(
         "tanh_backward",
     }
 )
-#: Into how many parts a sum is divided at least, and the most elements of a part. Each part is copied as float64.
+#: Minimum number of parts of a sum, and maximum number of elements of a part. Each part is copied as float64.
 _PARTS, _MOST_AT_ONCE = 64, 1 << 22
 _NORMS = frozenset(
     ("native_layer_norm", "native_batch_norm", "native_group_norm", "_native_batch_norm_legit", "_fused_rms_norm")
@@ -64,7 +64,7 @@ def natural_scale(operator: Operator, output: Record) -> float:
 
 
 def score_size(operator: Operator) -> float:
-    """Return about how large the scores of an attention are, at least 1; 1 for other operators.
+    """Return the approximate size of the scores of an attention, at least 1; 1 for other operators.
 
     The weights are exponentials of the scores. So the absolute error of a score, which grows with its size, becomes the
     relative error of a weight.

@@ -1,9 +1,9 @@
 """Judge the numbers of a pair: may rounding have made this difference?
 
 Let d = actual - reference. In the rounding envelope every |d| is at most 2u|reference| + (8 sqrt(K) a + i u)
-rms(reference). Here u is the unit of rounding of the type, and a that of the accumulator (float32, or float64 for
-float64). K is the number of terms summed for an element, and i the number of roundings in between: 1.5 for types of at
-most 16 bits, whose kernels may keep intermediate results in the type, else 0.
+rms(reference). Here u is the unit of rounding of the type, and a the unit of rounding of the accumulator (float32, or
+float64 for float64). K is the number of terms summed for an element, and i the number of roundings in between: 1.5 for
+types of at most 16 bits, whose kernels may keep intermediate results in the type, else 0.
 
 If more than 1 % of the elements differ, d must not be biased either. It is biased if differences of one sign exceed
 those of the other sign by more than 6 standard deviations, and the mean of d is larger than approximated functions and
@@ -29,9 +29,9 @@ ORDER = ("equal", "noise", "undecided", "unmatched", "structure", "different", "
 class Rules(NamedTuple):
     """The thresholds of a comparison.
 
-    envelope    by how many standard deviations of a sum's rounding error an element may differ
+    envelope    largest difference of an element, in standard deviations of a sum's rounding error
     terms       K, if neither type nor shapes of an operator determine it
-    drift       by how many standard deviations differences of one sign may exceed those of the other sign
+    drift       largest surplus of differences of one sign over differences of the other sign, in standard deviations
     steps       rounding error of intermediate results in types of at most 16 bits, in units of rounding (i above)
     bias        relative bias, in units of rounding, that implementations of one function may have: for types of at most
                 16 bits (which round similar values alike), and for others

@@ -23,7 +23,7 @@ _NAMED = ("NCHW", "NHWC", "HWCN", "NCDHW", "NDHWC", "DHWCN")
 
 
 class Stored(NamedTuple):
-    """Two arrays of one shape, and how they were stored: "NC1HWC0→NCHW", "NZ→ND of the reference"."""
+    """Two arrays of one shape. name: their conversion, such as "NC1HWC0→NCHW" or "FRACTAL_NZ→ND of the reference"."""
 
     actual: np.ndarray
     reference: np.ndarray

@@ -85,7 +85,7 @@ def compiled_sums(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sum
 
 
 def compiled_codes(a: np.ndarray, b: np.ndarray) -> Optional[np.ndarray]:
-    """Return how often each pair of bytes (a, b) occurs, at index 256 * a + b, for types of one byte.
+    """Return the count of each pair of bytes (a, b), at index 256 * a + b, for types of one byte.
 
     None if numpy has to compare them.
     """
@@ -136,7 +136,7 @@ def compiled_unequal(a: np.ndarray, b: np.ndarray) -> Optional[tuple[int, float,
         _give_up(error)
         return None
     unequal = sum(counted[0] for _, counted in parts)
-    # Of several differences that are equally large, `max` returns that with the smallest index: hence the minus.
+    # Indices are negated, so that `max` returns the smallest index of several equally large differences.
     differing = [(size, -(start + index)) for start, (_, size, index) in parts if index >= 0]
     largest, where = max(differing, default=(0.0, 1))
     return unequal, largest, -where

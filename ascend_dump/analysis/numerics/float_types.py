@@ -1,4 +1,4 @@
-"""The floating-point types, and how each of them rounds."""
+"""The floating-point types, and the rounding of each type."""
 
 from __future__ import annotations
 

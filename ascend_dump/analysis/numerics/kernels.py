@@ -227,8 +227,8 @@ def _direction(head: Any, reference: Any) -> Any:
 def _bins_of(half: int, kind: Any, heads: Any, pairs: Any) -> Any:
     """Fill `pairs` with the bins of two elements each: one of the first half of a block, one of the second half.
 
-    Return how many more elements of actual are larger in magnitude than smaller, and whether a difference or a
-    reference is zero or subnormal.
+    Return the number of elements of actual that are larger in magnitude, minus the number of smaller elements. Also
+    return True if a difference or a reference is zero or subnormal.
     """
     zero = like(0, heads[0, 0])
     signed = zero
@@ -259,7 +259,10 @@ def _are_tiny(x: Any, y: Any, table_x: Any, table_y: Any) -> Any:
 
 @inner()
 def _count_each(x: Any, y: Any, table_x: Any, table_y: Any, kind: Any, counts: Any) -> int:
-    """Count elements of any size one by one. Return how many more elements of actual are larger in magnitude."""
+    """Count elements of any size one by one.
+
+    Return the number of elements of actual that are larger in magnitude, minus the number of smaller elements.
+    """
     signed = 0
     for i in range(x.size):
         b = _as_double(y[i], table_y)
@@ -475,7 +478,7 @@ def count_unequal(a: Any, b: Any) -> Any:
 
 @kernel
 def count_codes(a: Any, b: Any) -> Any:
-    """Return how often byte x of one array stands beside byte y of the other, at 256 x + y."""
+    """Count the pairs of byte x of one array and byte y of the other at the same index; the count is at 256 x + y."""
     # Neighbours are counted in two tables, because increments of the same counter would wait for each other.
     counts = np.zeros((2, 1 << 16), dtype=np.int64)
     whole = a.size - a.size % 2

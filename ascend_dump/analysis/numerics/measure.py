@@ -46,7 +46,7 @@ class Measure(NamedTuple):
     excess          largest |d| - 2u|reference| with u the unit of rounding of the coarser type; at most 0 if every
                     element differs by at most its last place
     drift           |sum of sign(d) sign(reference)| / sqrt(unequal): about 1 for rounding, large if one side is scaled
-    bias            |sum of d sign(reference)| / sum of |reference|: by which share one side is larger in magnitude
+    bias            |sum of d sign(reference)| / sum of |reference|: the share by which one side is larger in magnitude
     ulp             counts of |d| in units in the last place of the reference, by powers of two (`ULP_BINS`); empty for
                     exact types
     """
@@ -168,7 +168,7 @@ def _by_codes(a: np.ndarray, b: np.ndarray, kind: FloatKind) -> Optional[Sums]:
 def _sums(a: np.ndarray, b: np.ndarray, kind: FloatKind, times: Optional[np.ndarray] = None) -> Sums:
     """Return the same sums as the compiled kernels, computed by numpy.
 
-    It is for types that the kernels cannot read, for small tensors, and without numba.
+    This function is used for types that the kernels cannot read, for small tensors, and without numba.
 
     times: how often each element occurs; by default once.
     """

@@ -39,10 +39,12 @@ class Rearrangement(NamedTuple):
 
 
 def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False) -> Optional[Rearrangement]:
-    """Return the change of layout that turns `array` into `target`, up to a hundredth of its norm; None if none does.
+    """Return the change of layout that turns `array` into `target`; None if there is none.
 
-    nearest: if none does, return the change that leaves the least difference. This difference has to be at most half of
-    that of the unchanged order, and at most half of the norm.
+    The changed array may differ from `target` by a hundredth of the norm.
+
+    nearest: if there is no such change, return the change that leaves the least difference. It has to be at most half
+    of the difference in the unchanged order, and at most half of the norm.
     """
     import numpy as np
 

@@ -54,7 +54,7 @@ def rounded_statistics(*records: Record) -> RoundedStatistics:
 def bounds(actual: RoundedStatistics, reference: RoundedStatistics, dtype: str) -> Measure:
     """Return a `Measure` whose numbers are lower bounds of the true ones.
 
-    `unequal` is 1 if the statistics prove a difference, else 0. `nonfinite` is the number of elements that at least are
+    `unequal` is 1 if the statistics prove a difference, else 0. `nonfinite` is the minimum number of elements that are
     NaN or Inf on one side only.
     """
     a, b = actual.statistics, reference.statistics
@@ -155,9 +155,9 @@ def _adder(kind: FloatKind) -> FloatKind:
 
 
 def _half_unit(value: Union[int, float], digits: Optional[int]) -> float:
-    """Return half a unit of the last of the digits of a printed number; 0 if numbers are not printed (digits=None).
+    """Return half a unit of the last digit of a printed number; 0 if numbers are not printed (digits=None).
 
-    Zeros at the end of the number may be missing, so the last digit is counted from the first.
+    Zeros at the end of the number may be missing, so the position of the last digit is counted from the first digit.
     """
     if digits is None or not value:
         return 0.0

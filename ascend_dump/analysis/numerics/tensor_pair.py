@@ -60,7 +60,8 @@ class Difference:
                 statistics
     measure     the numbers of the difference; None if there are none
     bounds      the numbers are lower bounds, taken from statistics
-    cast        the types differ because the programs compute in different types; for "structure" if both are floats
+    cast        True if the types differ because the programs compute in different types. For the verdict "structure":
+                True if both types are types of floats
     layout      the change of the axes of actual before it was measured
     """
 
@@ -273,7 +274,7 @@ def type_of(*records: Record) -> str:
 
 
 def _rounded_to(record: Record) -> str:
-    """Return the type that the values were rounded to, which may be coarser than that of the recorded array."""
+    """Return the type to which the values were rounded. It may be coarser than the type of the recorded array."""
     if record.format is not None and record.dtype == "float32":
         stored = str(record.attrs.get("data_type", "")).lower()
         if float_kind(stored) is not None:

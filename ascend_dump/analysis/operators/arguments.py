@@ -107,7 +107,7 @@ def tensors_among(operator: Operator) -> Optional[set[int]]:
 
 
 def commutes(operator: Operator) -> bool:
-    """Return True if the operator has two inputs and the same result for both orders of them."""
+    """Return True if the operator has two inputs, and the same result if the inputs are exchanged."""
     if len(operator.inputs) != 2 or operator_class(operator.op_type) not in _COMMUTATIVE or writes(operator.op_type):
         return False
     arguments = arguments_of(operator)
@@ -115,7 +115,7 @@ def commutes(operator: Operator) -> bool:
 
 
 def in_any_order(operator: Operator, inputs: Sequence[Hashable]) -> tuple[Hashable, ...]:
-    """Return the inputs of an operator as a key. If the operator commutes, it is the same for both orders of inputs."""
+    """Return the inputs of an operator as a key. If the operator commutes, both orders of its inputs have one key."""
     return tuple(sorted(inputs, key=repr)) if commutes(operator) else tuple(inputs)
 
 

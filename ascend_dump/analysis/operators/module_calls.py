@@ -51,7 +51,7 @@ class ModuleCalls:
         return frozenset(self._origins or (number for _, number in self._alone))
 
     def of_output(self, record: Record) -> frozenset[int]:
-        """Return the possible origins of a wrong output, besides those of the inputs of its module."""
+        """Return the possible origins of a wrong output, besides the origins of the inputs of its module."""
         if not is_of_module(record):
             return _NONE
         self._enter(record)

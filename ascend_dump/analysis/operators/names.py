@@ -96,7 +96,7 @@ def _callers() -> dict[str, str]:
 
 
 def name_in_rules(op_type: str) -> str:
-    """Return the name of an operator in the rules of masks and constants; for an API, that of its ATen operator."""
+    """Return the name by which rules of masks and constants know an operator; for an API, from its ATen operator."""
     names = aten_names(op_type) if op_type.startswith("aclnn") else ()
     return plain_name(names[0] if names else op_type)
 
@@ -191,7 +191,7 @@ def element_rule(op_type: str) -> Optional[str]:
 
 
 def may_enlarge_errors(op_type: str) -> bool:
-    """Return True unless an output element is known to have about the errors of the inputs that it is made of."""
+    """Return True unless the error of an output element is known to be about as large as the errors of its inputs."""
     return element_rule(op_type) in (None, "jump") and not moves_elements(op_type)
 
 

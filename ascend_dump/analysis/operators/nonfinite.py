@@ -75,12 +75,12 @@ def find_nonfinite(records: Iterable[Record], measure: Optional[Measure] = None)
 def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Yield all records of each run of an operator, in execution order.
 
-    A collective continues after its call has returned. So its outputs are recorded later than its inputs, when it is
-    complete. An API call on an NPU is left out if the outputs of its kernels are recorded: files of kernels contain
-    exactly the tensors of the call, files of the call the whole storages of these tensors.
+    A collective continues after its call has returned. So its outputs are recorded when the collective is complete,
+    later than its inputs. An API call on an NPU is left out if the outputs of its kernels are recorded: files of the
+    kernels contain exactly the tensors of the call, but files of the call contain the whole storages of these tensors.
     """
     running: dict[tuple[Any, ...], list[Record]] = {}
-    #: For each API call: whether outputs of all its kernels are recorded.
+    #: For each API call: True if outputs of all its kernels are recorded.
     kernels: dict[tuple[Any, ...], bool] = {}
     for key, group in groupby(records, key=lambda record: record.execution):
         members = running.pop(key, []) + list(group)
@@ -113,7 +113,7 @@ def first_nonfinite(records: Iterable[Record]) -> Optional[NonFiniteOperator]:
 def classify(members: Sequence[Record], measure: Measure) -> Optional[NonFiniteOperator]:
     """Classify one run of an operator by all its records.
 
-    Return None if no output is known to have NaN or Inf; without outputs, if no input is.
+    Return None if no output is known to have NaN or Inf. An operator without outputs is judged by its inputs.
     """
     outputs = [record for record in members if record.io == "output"]
     wrong = _nonfinite(outputs, map(measure, outputs))

@@ -80,7 +80,7 @@ def first_nonfinite_input(nonfinite: NonFiniteOperator) -> Record:
 def source_of(nonfinite: NonFiniteOperator) -> str:
     """Return a sentence that says where the NaN or Inf of an operator comes from.
 
-    It is for operators that did not produce it from finite inputs, as far as the dump shows.
+    This is for operators that, as far as the dump shows, did not produce NaN or Inf from finite inputs.
     """
     kind = nonfinite.record.op_type.lower()
     if kind in _PARAMETERS:

@@ -49,7 +49,7 @@ class Operator:
 
     @property
     def module_path(self) -> str:
-        """Return the module path without the levels of wrappers, so that it matches that of another program."""
+        """Return the module path without the levels of wrappers, so that it matches the path in another program."""
         return module_of(self.module)
 
     @functools.cached_property
@@ -67,8 +67,8 @@ class Operator:
 def operators(records: Iterable[Record], made_of: Optional[Callable[[Record], MadeOf]] = None) -> list[Operator]:
     """Group records, in the order of their Dump, into operators.
 
-    The records of one run of an operator follow each other. Only the outputs of a collective may come later, when it is
-    complete.
+    The records of one run of an operator follow each other. Only the outputs of a collective may come later, when the
+    collective is complete.
 
     made_of: returns the sources in the program of a record's operator, see `Operator.made_of`
     """

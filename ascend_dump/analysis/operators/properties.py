@@ -276,7 +276,8 @@ def reduction_length(
     if name == "multi_margin_loss_backward":
         return output.shape[-1] if output.shape else None
     if name.startswith(_INTERPOLATIONS):
-        # The error grows with the longest axis. It is squared, because the envelope grows with the root of this number.
+        # The error grows with the longest axis. The envelope grows with the root of the returned number, so the length
+        # of this axis is squared.
         sizes = [size for shape in (*shapes.values(), output.shape) if shape is not None for size in shape[2:]]
         return (2 * max(sizes, default=1)) ** 2
     read = max((math.prod(shape) for shape in shapes.values() if shape is not None), default=0)

@@ -51,7 +51,7 @@ def _tensor_of(record: Record, candidates: Iterable[Record]) -> Record:
             tensor = _bytes(candidate)
             if tensor == storage:
                 return _renamed(candidate, record)
-            # Of several parts, the largest: a small one may occur anywhere by chance.
+            # Of several such parts, the largest is chosen: a small one may occur anywhere by chance.
             if tensor and tensor in storage and (part is None or len(tensor) > (part.nbytes or 0)):
                 part = candidate
     return record if part is None else _renamed(part, record)

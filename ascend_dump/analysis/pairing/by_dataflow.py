@@ -19,7 +19,7 @@ _Key = Callable[[Operator], Hashable]
 
 
 def pairs_by_flow(flows: Flows, pairs: Iterable[tuple[int, int]], kind: _Key) -> list[tuple[int, int]]:
-    """Return more pairs of positions: operators that alone, among those of their kind, read the same tensors.
+    """Return more pairs of positions: operators that read the same tensors, if no others of their kind read these.
 
     Operators of different modules are no pair if both programs have both modules.
 
@@ -60,7 +60,7 @@ def _unique(flow: DataFlow, positions: Iterable[int], numbers: Mapping[int, int]
 
 
 def _known_inputs(flow: DataFlow, position: int, numbers: Mapping[int, int]) -> Optional[Hashable]:
-    """Return a key of the tensors that an operator reads; None if one is unknown, or there are none.
+    """Return a key of the tensors that an operator reads; None if one of them is unknown, or if it reads none.
 
     numbers: for each paired operator, by position: the number of its pair
     """

@@ -181,8 +181,8 @@ def _same_or_of_list(a: ProgramGraph, b: ProgramGraph) -> Callable[[Output, Outp
     """Return a function that returns True for outputs of the same values.
 
     If an output has exactly the elements of a further output on the other side, only equal elements count as the same.
-    Else it would be paired with the result of the next operator of the optimizer, which is near to it: for example a
-    gradient with weight decay.
+    Else the output would be paired with the result of the next operator of the optimizer, such as a gradient with
+    weight decay, whose values are nearly the same.
     """
     lists = [
         {_elements(output) for position in side.computing for output in side.tensors[position][1:]} for side in (a, b)
@@ -237,7 +237,7 @@ def _readers(side: ProgramGraph, positions: Sequence[int]) -> list[tuple[list[in
 
 
 def _by_inputs(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
-    """Pair operators with the same paired inputs. Repeat it, because other operators read the outputs of new pairs."""
+    """Pair operators with the same paired inputs, again and again: other operators read the outputs of new pairs."""
     shared: list[Hashable] = [None]
     while shared:
         keys_a, keys_b = _by_key(a, _partners(pairs)), _by_key(b, {position: position for position in pairs})
@@ -281,8 +281,9 @@ def _by_order(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> bool:
 
 
 def _by_ends(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
-    """Pair operators of one operation that alone lead from the same paired operators to an output of the same size.
+    """Pair operators of the same operation that lead from the same paired operators to an output of the same size.
 
+    On each side, no other unpaired operator of this operation may do so.
     On one side at least, the output must not lead to a paired operator. An example is a loss of which the other program
     keeps a part for its gradients.
     """

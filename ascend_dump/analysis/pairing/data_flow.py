@@ -49,7 +49,7 @@ class DataFlow:
         self.modules = {operator.module_path for operator in operators}
         self.sources: list[list[InputSource]] = []
         self.readers: list[set[int]] = [set() for _ in operators]
-        #: By the number of a storage: the tensor in it. For a copy, it is the tensor that was copied.
+        #: By the number of a storage: the tensor in this storage. A copy has the tensor that was copied.
         self._roots: dict[int, Made] = {}
         #: By storage, offset, shape and stride: the last output there, which may be a view.
         self._makers: dict[Hashable, Made] = {}
@@ -91,7 +91,7 @@ def _part(record: Record) -> Hashable:
 
 
 def layout_of(record: Record) -> tuple[Hashable, ...]:
-    """Return which part of its storage a tensor covers: offset, shape and stride."""
+    """Return the part of its storage that a tensor covers: offset, shape and stride."""
     attrs = record.attrs
     return (attrs.get("storage_offset"), record.shape, tuple(attrs.get("stride") or ()))
 

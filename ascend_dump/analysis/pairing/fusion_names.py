@@ -22,7 +22,7 @@ def origins_of(operator: Operator) -> list[str]:
 def _original_outputs(operator: Operator, record: Record) -> list[_Output]:
     """Return (name of the original operator, index of its output) for the outputs that an output replaces.
 
-    They are from the graph beside the dump, and from the dump file.
+    This information is in the graph beside the dump, and in the dump file.
     """
     originals = [original for number, names in operator.made_of.outputs if number == record.index for original in names]
     in_file = record.attrs.get("original_op")

@@ -151,7 +151,7 @@ class ProgramGraph:
             self.computing.append(position)
 
     def does(self, position: int) -> tuple[str, bool]:
-        """Return the name of the operation, and True if it is of the backward pass.
+        """Return the name of the operation, and True if the operator belongs to the backward pass.
 
         An addition after a product is named as a linear layer, because other frameworks run both as one operator.
         """

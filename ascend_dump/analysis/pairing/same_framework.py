@@ -252,7 +252,10 @@ def _unmatched(
 def _unordered(
     a: Sequence[Operator], b: Sequence[Operator], keys: Sequence[tuple[_Key, str, float]], matches: list[Match]
 ) -> None:
-    """Pair operators whose key is unique on both sides, in any order. Each key in turn is used for the unpaired."""
+    """Pair operators whose key is unique on both sides, in any order.
+
+    Each key is used for the operators that are unpaired after the keys before it.
+    """
     for key, how, confidence in keys:
         sides = [[(key(operator), operator) for operator in side] for side in _unmatched(a, b, matches)]
         counts = [Counter(name for name, _ in side) for side in sides]
@@ -331,7 +334,7 @@ def common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]
 
 
 def _partner_length(piece: Sequence[int], candidates: Sequence[int]) -> int:
-    """Return how many of the first candidates correspond to the piece: with the fewest insertions and deletions.
+    """Return the number of leading candidates that correspond to the piece with the fewest insertions and deletions.
 
     With more or fewer candidates, layers that are all alike would be paired with their neighbours.
     """
@@ -382,7 +385,7 @@ def _contents(operator: Operator) -> Optional[Hashable]:
 
 
 def _is_same(actual: Operator, reference: Operator) -> bool:
-    """Return True if name, module and bytes are the same. Values that are missing must be so for the same reason."""
+    """Return True if name, module and bytes are the same. Missing values must be missing for the same reason."""
     names = [(x.op_type, x.op_name, x.phase, x.module, len(x.inputs), len(x.broken)) for x in (actual, reference)]
     records_a, records_b = ((*x.inputs, *x.outputs) for x in (actual, reference))
     return (
@@ -446,7 +449,7 @@ def _call_and_axes(operator: Operator) -> Hashable:
 
 
 def _effect(operator: Operator) -> Hashable:
-    """Return phase, shapes, whether the operator computes, and which outputs are floats.
+    """Return the phase, True if the operator computes, for each output True if it has floats, and the shapes.
 
     So views are not paired with operators that compute, nor flags with numbers.
     """

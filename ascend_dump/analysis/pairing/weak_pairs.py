@@ -123,7 +123,7 @@ Pair = tuple[int, int]
 def settled(
     flows: Flows, certain: Iterable[Pair], uncertain: Iterable[Pair], kind: _Kind
 ) -> tuple[set[Pair], list[Pair]]:
-    """Return the uncertain pairs that are kept, and further pairs: of operators whose readers are paired.
+    """Return the uncertain pairs that are kept, and further pairs of operators, whose readers are paired.
 
     certain, uncertain: positions of both operators. kind: returns the properties that both operators of a pair share
     """

@@ -1,6 +1,7 @@
 """Measure the own error of each layer of a quantised program.
 
-The outputs of a layer are compared with those of the reference's layer on the same inputs.
+The own error of a layer is the difference between its outputs and the outputs of the reference's layer for the same
+inputs.
 """
 
 from __future__ import annotations

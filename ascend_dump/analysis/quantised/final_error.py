@@ -1,4 +1,7 @@
-"""Measure the share of the final error that a layer causes: its own error alone is added to a run of the reference."""
+"""Measure the share of the final error that a layer causes.
+
+For this the reference is run again with the own error of this layer added to the layer's output.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,11 @@ _LEAST, _MOST_RUNS = 1e-4, 20_000
 
 
 class Disturbance(NamedTuple):
-    """The own error of a layer. key: `tensor_key` of the output of the reference's layer; recorded: its values."""
+    """The own error of a layer, as an array.
+
+    key       `tensor_key` of the output of the reference's layer
+    recorded  the recorded values of this output
+    """
 
     key: Any
     recorded: np.ndarray
@@ -41,7 +48,8 @@ def with_shares(
 ) -> tuple[list[LayerError], Optional[float], str]:
     """Return the layers with their shares, the relative error of the last output of the program, and a note.
 
-    Shares are measured in the given order, as long as `_MOST_RUNS` allows.
+    The note says why shares are missing; "" if nothing failed. Shares are measured in the given order, as long as
+    `_MOST_RUNS` allows.
 
     disturbances  the own errors, by name of the layer
     reference     the operators of the reference in the step
@@ -78,7 +86,10 @@ def with_shares(
 def _share(
     runner: ChainRunner, forward: Sequence[Operator], disturbance: Disturbance, last: Record, expected: np.ndarray
 ) -> float:
-    """Add the error of one layer, and return the sum of squares of the change in the last output. Raises NotRun."""
+    """Run the reference with the error of one layer added. Return the sum of squares of the last output's change.
+
+    Raises NotRun.
+    """
     positions = [
         number
         for number, operator in enumerate(forward)
@@ -88,7 +99,7 @@ def _share(
     changed = runner.run(after, {disturbance.key: disturbance.recorded + disturbance.error}, None)
     result = changed.get(tensor_key(last))
     if result is None:
-        return 0.0  # the last output does not depend on it
+        return 0.0  # the last output does not depend on this layer
     with np.errstate(all="ignore"):
         change = np.asarray(result, np.float64).reshape(expected.shape) - expected
         return float(np.sum(change * change))

@@ -24,8 +24,8 @@ _FEWEST = 3
 #: Relative errors. A layer stands out only above `_LEAST`; without quantisation it is wrong above `_UNQUANTISED`. The
 #: output is mostly error above `_NOISE`.
 _LEAST, _UNQUANTISED, _NOISE = 0.02, 0.02, 0.5
-#: A layer is wrong if the factor of its output differs from 1 by more than `_GAIN`, or if it stands out and its
-#: channels are shifted by more than `_SHIFT`, relative to the output.
+#: A layer is wrong if its gain (see `ErrorNumbers`) differs from 1 by more than `_GAIN`. It is also wrong if it stands
+#: out and its channels are shifted by more than `_SHIFT`, relative to the output.
 _GAIN, _SHIFT = 0.1, 0.05
 _ORDER = ("wrong", "stands out", "ok")
 

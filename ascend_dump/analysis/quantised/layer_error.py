@@ -21,13 +21,14 @@ class LayerError:
               cannot cause the error
     reason    the verdict in words
     numbers   the numbers of its own error
-    arrived   largest relative error of the activations that it reads, against those of the reference; None without any
+    arrived   largest relative error of the activations that the layer reads, compared with the activations of the
+              reference; None if the layer reads none
     share     share of the squared final error that this layer alone causes, above 1 if other layers cancel it; None if
               it was not measured
     outliers  channels of its activations with much larger values than others
     quantisers  names of the operators that quantise and dequantise for it
-    is_quantised  it has such operators, or tensors of quantised types
-    record    its output
+    is_quantised  True if the layer has quantisers, or tensors of quantised types
+    record    the output of the layer
     """
 
     layer: str

@@ -15,7 +15,7 @@ from ascend_dump.reading import Record
 
 __all__ = ["ProgramSide", "match_inputs", "values_of"]
 
-#: Maximum number of successive quantising operators that are followed back.
+#: Maximum number of successive quantising operators through which a tensor is traced back.
 _LONGEST = 8
 
 
@@ -80,7 +80,7 @@ class ProgramSide:
         return list(read.values())
 
     def before_quantisers(self, record: Record) -> Record:
-        """Return the tensor that was quantised to this one; the tensor itself if it was not."""
+        """Return the tensor from which a tensor was quantised; the tensor itself if it was not quantised."""
         for _ in range(_LONGEST):
             producer = self._producers.get(tensor_key(record))
             if producer is None or not is_quantiser(producer):

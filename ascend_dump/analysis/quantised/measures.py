@@ -20,7 +20,11 @@ _FEWEST = 8
 
 
 class Outlier(NamedTuple):
-    """A channel of the last axis with much larger values than others. times: its largest value over the median one."""
+    """A channel of the last axis with much larger values than others.
+
+    largest  the largest magnitude in the channel
+    times    `largest` divided by the median of the largest magnitudes of all channels
+    """
 
     channel: int
     largest: float
@@ -28,7 +32,7 @@ class Outlier(NamedTuple):
 
 
 class ErrorNumbers(NamedTuple):
-    """The error of a layer's output, for the same inputs.
+    """The error of a layer's output, compared with the output of the reference's layer for the same inputs.
 
     snr       ratio of signal to error, in dB; Inf without an error, NaN if the output is not finite
     cosine    cosine similarity of the output and the output of the reference's layer; None if one of them is 0
@@ -48,7 +52,10 @@ class ErrorNumbers(NamedTuple):
 
 
 def error_numbers(actual: np.ndarray, expected: np.ndarray) -> ErrorNumbers:
-    """Return the numbers of the difference of two arrays of one shape, in float64. Channels are the last axis."""
+    """Return the error of `actual` compared with `expected`, two float64 arrays of the same shape.
+
+    Channels are along the last axis.
+    """
     if not np.isfinite(actual).all() and np.isfinite(expected).all():
         return ErrorNumbers(math.nan, None, math.inf)
     with np.errstate(all="ignore"):

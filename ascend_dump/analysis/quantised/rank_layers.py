@@ -36,7 +36,7 @@ _Watch = Callable[[Iterable[Any]], Iterable[Any]]
 
 @dataclass(frozen=True)
 class LocalErrors:
-    """The layers of a quantised program, the one with the largest own error first.
+    """The layers of a quantised program, sorted by verdict, the worst first, and then by their own errors.
 
     refused  layers that could not be measured, with the reason
     notes    sentences on what was left out
@@ -104,7 +104,7 @@ class LocalErrors:
 def local_errors(
     actual: _Dumplike, reference: _Dumplike, *, replay: bool = False, watch: Optional[_Watch] = None
 ) -> LocalErrors:
-    """Rank the layers of a quantised program by their own errors, each with the inputs of the quantised side.
+    """Rank the layers of a quantised program by their own errors.
 
     actual     a dump of the quantised program: operators or modules, with tensors
     reference  a dump of the program in floating point: operators, with tensors
@@ -113,8 +113,8 @@ def local_errors(
 
     Only the forward pass is measured, in the first step and rank that both dumps have.
 
-    Raises what opening a dump raises, DumpNotFound if they have no step in common, ConfigError if the reference has no
-    operators, and FrameworkMissing without PyTorch, which runs them.
+    Raises what opening a dump raises, DumpNotFound if the dumps have no step or no rank in common, ConfigError if the
+    reference has no operators, and FrameworkMissing without PyTorch, which runs the operators.
     """
     sides = [side if isinstance(side, Dump) else open_dump(side) for side in (actual, reference)]
     selectors, notes = _common_place(sides)
@@ -133,7 +133,7 @@ def local_errors(
     for key in watch(segments[1]) if watch is not None else segments[1]:
         segment, partner = segments[1][key], segments[0].get(key)
         if partner is None:
-            refused.append((segment.label, "the quantised side has no operators of it"))
+            refused.append((segment.label, "the quantised side has no operators of this layer"))
             continue
         try:
             measured.append(_measured(runner, programs, partner, segment))
@@ -152,7 +152,10 @@ class _Programs(NamedTuple):
 
 
 def _common_place(sides: Sequence[Dump]) -> tuple[dict[str, Any], list[str]]:
-    """Return the first step and rank that both dumps have, as selectors; and a sentence for each that has others."""
+    """Return the first step and the first rank that both dumps have, as selectors; and notes.
+
+    A note says which step or rank was chosen if the dumps have several in common.
+    """
     shared = {name: sides[0].known_values(name) & sides[1].known_values(name) for name in ("step", "rank")}
     selectors = {}
     notes = []

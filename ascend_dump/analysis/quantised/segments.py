@@ -1,4 +1,4 @@
-"""Divide a program into segments: successive operators of one layer, with those that quantise and dequantise for it."""
+"""Divide a program into segments: successive operators of one layer, including its quantising operators."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_quantiser(operator: Operator) -> bool:
 
 
 def tensor_key(record: Record) -> Optional[tuple[Any, ...]]:
-    """Return a key that is equal for an output and for the inputs that read it; None for a tensor without values."""
+    """Return a key that is equal for an output and for the inputs that read it; None if the content is not known."""
     content = record.content
     if content is None:
         return None
@@ -40,7 +40,7 @@ class Segment:
     """Successive operators of a layer.
 
     module  the module of the reference, without wrappers
-    nth     the number of the segment among those of the module, from 0
+    nth     the index of the segment among all segments of its module
     path    the module as the program names it
     """
 
@@ -57,7 +57,7 @@ class Segment:
     def main_type(self) -> str:
         """The type of the operator that computes most.
 
-        This is the last one of `_HEAVY`; without any, the last one that is no view and does not only quantise.
+        This is the last operator in `_HEAVY`; else the last operator that is no view and does not only quantise.
         """
         computing = [
             operator for operator in self.operators if not is_view(operator.op_type) and not is_quantiser(operator)

@@ -107,8 +107,8 @@ class CallBook:
         if not isinstance(number, int):
             return
         rank_and_step = (first.rank, first.step)
-        # An asynchronous call is in the dump after the operators that ran until its outputs were complete. They have
-        # higher numbers than the call.
+        # An asynchronous call is in the dump after the operators that ran until its outputs were complete. These
+        # operators have higher numbers than the call.
         last = self._last[rank_and_step] = max(number, self._last.get(rank_and_step, -1))
         call_and_group = collective_of(first)
         if call_and_group is None:
@@ -173,9 +173,9 @@ def _partners(
 ) -> Optional[tuple[list[Hashable], list[Hashable]]]:
     """Return a key for each sent and each received message; the two sides of one message have the same key.
 
-    None if no received message has the content of a sent one. Messages arrive in order, but a side may lack some of
-    them, because not all steps are recorded. Messages between two that arrived unchanged are matched by their order,
-    but only if both sides have equally many there.
+    None if no received message has the content of a sent message. Messages arrive in order, but a side may lack some
+    messages, because not all steps are recorded. The messages between two messages that arrived unchanged are matched
+    by their order, but only if both sides have equally many of them.
     """
     anchors: list[tuple[int, int]] = []
     positions: dict[Hashable, list[int]] = {}
@@ -201,7 +201,7 @@ def _partners(
         if gaps[0] != gaps[1] and not (is_first or is_last):
             continue
         for count in range(1, min(gaps) + 1):
-            # Before the first unchanged message the others are counted backwards from it, elsewhere forwards.
+            # Messages before the first unchanged message are counted backwards from it, all others forwards.
             i, j = (i1 - count, j1 - count) if is_first else (i0 + count, j0 + count)
             numbers[1][j] = numbers[0][i]
     for i, j in anchors:

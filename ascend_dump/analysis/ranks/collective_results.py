@@ -167,14 +167,14 @@ def _message(parts: dict[int, CallPart]) -> list[RankFinding]:
 
 
 class _Expected(NamedTuple):
-    """The correct elements of an output. senders: in their order, the ranks that send them and how many each sends."""
+    """The correct elements of an output. senders: in their order, (rank, number of elements that it sends)."""
 
     values: np.ndarray
     senders: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, parts: Mapping[int, np.ndarray]) -> _Expected:
-        """Return one part after the other; a single one keeps its shape."""
+        """Join the parts one after the other; a single part keeps its shape."""
         import numpy as np
 
         arrays = [*parts.values()]
@@ -278,7 +278,7 @@ def _split_unevenly(
 
 
 def _reduced(kind: str, parts: dict[int, CallPart], members: tuple[int, ...]) -> list[RankFinding]:
-    """Compute a reduction again in float64 and compare the output of each rank with it."""
+    """Compute a reduction again in float64, and compare the output of each rank with the result."""
     call = next(iter(parts.values())).call
     inputs = {rank: _flat(parts[rank].inputs) for rank in members}
     if len({(array.size, array.dtype.name) for array in inputs.values()}) != 1:

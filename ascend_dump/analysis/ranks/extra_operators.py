@@ -26,7 +26,7 @@ _MOST_WRITES = 256
 
 
 class _CodeSite(NamedTuple):
-    """An operator at a place of the program, identified alike on all ranks. tensors: its parameters and shapes."""
+    """An operator at a line of the program, identified alike on all ranks. tensors: its parameters and shapes."""
 
     op_type: str
     source: str
@@ -142,8 +142,9 @@ class _RankProgram:
 class ExtraOperators:
     """Gathers the operators of all ranks, in the order of the dump.
 
-    most: An operator outside of the passes is left out if it runs before more than this share of the calls of its
-    reader, and before several. Its condition then depends on data, such as the norm of gradients.
+    most: An operator outside of the forward and the backward pass is left out if it runs before several calls of its
+    reader, and before more than this share of these calls. Then it probably runs on a condition on data, such as the
+    norm of gradients.
     """
 
     def __init__(self, most: float) -> None:
@@ -220,7 +221,7 @@ class _Detour(NamedTuple):
     position: int
 
     def is_passed_by(self, programs: Iterable[_RankProgram]) -> bool:
-        """Return True if a program has the reader, and if all that have it pass the tensor on to it directly."""
+        """Return True if a program has the reader, and all programs with the reader pass the tensor to it directly."""
         nodes = [program.nodes[self.reader] for program in programs if self.reader in program.nodes]
         return (
             bool(nodes)

@@ -107,7 +107,7 @@ def _is_close(value: float, expected: float) -> bool:
 
 
 def _factor(reads: dict[int, _GradientReads]) -> Optional[float]:
-    """Return the reduced gradient divided by the sum over the ranks; None if it is not known or no multiple of it."""
+    """Return the reduced gradient divided by the sum over the ranks; None if unknown, or no multiple of the sum."""
     firsts = {content_of_record(one.first) for one in reads.values()}
     lasts = {content_of_record(one.last) for one in reads.values()}
     if len(firsts) != len(reads) or len(reads) < 2 or len(lasts) != 1 or None in firsts | lasts:

@@ -56,12 +56,12 @@ class RankOrigin(NamedTuple):
 class IndexComparison(NamedTuple):
     """The result of `compare_indexes`.
 
-    ranks    a polars DataFrame with one row per rank. `rank` is its number. Five columns are numbers of records: `rows`
-             in the index of actual, `unequal` ones that differ, `alone` in one run only, `undecided` ones that hashes
-             and statistics prove neither equal nor different, and `unreadable` ones of both runs. The others describe
-             the first difference, and are null if there is none: `position` in the index of actual, `kind`, `step`,
-             `op_type`, `op_name`, `io`, `index`, `source`
-    origins  the first differences that no difference of another rank precedes; the one that most ranks follow first
+    ranks    a polars DataFrame with one row per rank. `rank` is its number. Five columns count records: `rows` all
+             records in the index of actual, `unequal` records that differ, `alone` records in one run only,
+             `undecided` records that hashes and statistics prove neither equal nor different, and `unreadable` the
+             unreadable records of both runs. The other columns describe the first difference, and are null if there is
+             none: `position` in the index of actual, `kind`, `step`, `op_type`, `op_name`, `io`, `index`, `source`
+    origins  first differences that no difference of another rank precedes, sorted by the number of ranks that follow
     missing  ranks that only one of the runs has
     lost     runs of either side with fewer records than were written, or with files of tensors that are missing or cut
              off; the verdict covers only the remaining records
@@ -110,9 +110,10 @@ def compare_indexes(
     Records are paired by their order if names agree, else by step, operator, input or output, and index. Two records
     are equal if their stored bytes have the same hash, and both tensors have the same type, shape, offset and strides
     within these bytes. Two records with hashes differ if their types or shapes differ, or if each hash covers exactly
-    the bytes of its tensor and the hashes differ. Any two records differ if a statistic that both have differs; of
-    different views of their bytes, mean and l2norm do not count. If a rank has a step in several runs, the first of
-    them in actual is compared with the first in the reference, the second with the second, and so on.
+    the bytes of its tensor and the hashes differ. Two records also differ if a statistic that both have differs. Mean
+    and l2norm do not count if the two tensors are different views of their bytes. If a rank has a step in several runs,
+    the first of these runs in actual is compared with the first in the reference, the second with the second, and so
+    on.
 
     Raises DumpNotFound for a directory without ranks, or if the directories have no rank in common; ConfigError for a
     directory with two entries of a rank, or with more runs of a step than the other one; CorruptDump for a file that is

@@ -22,8 +22,8 @@ def launches(runs: Iterable[RankRun]) -> Mapping[RankRun, Hashable]:
     """Return the launch of the program that each run belongs to.
 
     If all ranks have equally many runs, the first runs of all ranks belong together, then the second ones, and so on.
-    Else a launch ends before the first run, in the order of time, of a rank that has a run in it already. Runs that are
-    not named by a time belong together if they have the same name.
+    Else a launch ends before the first run, in the order of time, of a rank that already has a run in this launch. Runs
+    that are not named by a time belong together if they have the same name.
 
     >>> launch = launches([(0, "20260101120000"), (1, "20260101120001"), (0, "20260101130000"), (1, "20260101130000")])
     >>> launch[0, "20260101120000"] == launch[1, "20260101120001"] != launch[1, "20260101130000"]

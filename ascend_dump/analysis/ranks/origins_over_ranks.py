@@ -46,9 +46,9 @@ def over_ranks(origins: Sequence[Origin], records: Iterable[Record], pairs: Pair
 
     The origins are sorted by `importance`, then by time.
 
-    records  of actual, in the order of the dump
+    records  the records of actual, in the order of the dump
 
-    If the dump does not record the order of operators, no origin is dropped. The kind of those at collectives becomes
+    If the dump does not record the order of operators, no origin is dropped. Origins at collectives get the kind
     "unknown".
     """
     points = _points_of(origins, pairs)

@@ -1,9 +1,9 @@
 """Tell which of two ranks has the wrong value of a parameter, by the operators that wrote it.
 
-Two different values alone do not tell that, but the updates may. If the value on a rank is not the one that its last
-update wrote, something that is not recorded has changed it. If only one rank runs an update, or runs it with other
-arguments, that update is the first difference. And if both ranks update the same inputs, the update can be computed
-again.
+Two different values alone do not tell which one is wrong, but the updates may. If the last update on a rank wrote
+another value than the rank has, something that is not recorded has changed the parameter. If only one rank runs an
+update, or runs it with other arguments, that update is the first difference. And if both ranks update the same inputs,
+the update can be computed again.
 """
 
 from __future__ import annotations

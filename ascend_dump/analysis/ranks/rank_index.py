@@ -27,14 +27,14 @@ _VIEW = ("dtype", "shape", "blob_offset", "stored_stride")
 _LISTS = ("shape", "stored_stride")
 _VALUES = (*_VIEW, "blob_nbytes", "nbytes", *_EXACT, *_SUMS)
 _COLUMNS = (*PROGRAM_FIELDS, "run", "hash", "attrs", *_VALUES, "skipped")
-#: An added column: the number of the run among those with the same step, from 1.
+#: An added column: the number of the run among the runs with the same step, from 1.
 _TURN = "turn"
 _ALIGNED = ("step", _TURN, "op_name", "io", "index")
 #: The columns with numbers of records of a rank.
 COUNTS = ("rows", "unequal", "alone", "undecided", "unreadable")
 #: Kinds of collectives in which only the root sends ("gives"), or only the root receives ("takes").
 _ROOTED = {"broadcast": "gives", "scatter": "gives", "reduce": "takes", "gather": "takes"}
-#: The columns of the table of a rank: those of integers, and those of texts.
+#: The columns of the table of a rank: columns of integers, and columns of texts.
 _INTEGERS = ("rank", *COUNTS, "position", "end", "step", "index", "found", "written", "size", "needs")
 _TEXTS = ("what", "kind", "op_type", "op_name", "io", "source", "key", "run", "shard")
 
@@ -228,7 +228,7 @@ def _unequal(names: Iterable[str]) -> polars.Expr:
 
 
 def _without_gaps(pairs: polars.DataFrame, a: polars.DataFrame) -> polars.Series:
-    """Return for each tensor of actual if its elements fill one range of bytes without gaps and overlap.
+    """Return for each tensor of actual True if its elements fill one range of bytes without gaps and overlap.
 
     This is computed once for each combination of shape and strides, of which many tensors have only a few.
     """
@@ -245,7 +245,7 @@ def _without_gaps(pairs: polars.DataFrame, a: polars.DataFrame) -> polars.Series
 
 def _fill(shape: Optional[Iterable[int]], strides: Optional[Iterable[int]]) -> bool:
     elements = 1
-    # Without strides it is stored in row-major order.
+    # A tensor without strides is stored in row-major order.
     pairs = list(zip([] if shape is None else shape, [] if strides is None else strides))
     if any(None in pair for pair in pairs):  # in a catalog that was written by hand
         return False

@@ -25,7 +25,11 @@ _FILLS = ("aten::zero_", "aten::fill_", "aten::_foreach_zero_")
 
 
 class _GradientContents(NamedTuple):
-    """The content that backward wrote, and all contents with a record that has it, in the order of the step."""
+    """The contents of a gradient on one rank in one step.
+
+    local    the content that the backward pass wrote
+    records  all contents in the order of the step, each with its first record
+    """
 
     local: Hashable
     records: dict[Hashable, Record]

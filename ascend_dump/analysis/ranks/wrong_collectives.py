@@ -33,10 +33,10 @@ class _WrongCall(NamedTuple):
 
 
 def with_wrong_calls(origins: Sequence[Origin], records: Iterable[Record], pairs: Iterable[Pair]) -> list[Origin]:
-    """Add wrong collective calls to the origins, and remove those origins that follow from them.
+    """Add wrong collective calls to the origins, and remove the origins that follow from these calls.
 
-    records  of the side with several ranks, in the order of the dump
-    pairs    all pairs, among them those of the calls
+    records  the records of the side with several ranks, in the order of the dump
+    pairs    all pairs, including the pairs of the calls
     """
     if not origins:
         return []

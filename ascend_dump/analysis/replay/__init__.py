@@ -1,4 +1,4 @@
-"""Run recorded ATen operators again, to check each output for its recorded inputs."""
+"""Run recorded ATen operators again, to check whether each output is correct for the recorded inputs."""
 
 from ascend_dump.analysis.replay.reasons import REASONS, NotRun
 from ascend_dump.analysis.replay.runner import Runner

@@ -1,9 +1,9 @@
 """Replay operators of GE: find the nodes of PyTorch's graph that torchair converted to them, and run these nodes.
 
-torchair's text of the graph contains the call of each node, its arguments, and the GE operators that it became. The
-values of the arguments are the recorded inputs of these GE operators. Else they are recorded inputs or outputs of other
-operators with the same value, or views that are computed from such values. The output of a node is the output of the
-last of its GE operators, if the text tells which one that is.
+torchair's text of the graph contains the call of each node, its arguments, and the GE operators to which the node was
+converted. The values of the arguments are the recorded inputs of these GE operators. An argument that is not among
+these inputs is a recorded input or output of another operator, or a view that is computed here from such a tensor. The
+output of a node is the output of the last of its GE operators, if the text tells which operator is the last.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Output = tuple[str, int]
 
 
 class CalledNode(NamedTuple):
-    """A node in the form of a recorded operator. Its records are those of GE operators, numbered as in its call.
+    """A node in the form of a recorded operator. Its records come from GE operators, numbered as in the node's call.
 
     recorded  the original records of the dump, by index of the output
     """
@@ -60,7 +60,7 @@ class _Run:
         self._graph = graph
         self._runner = runner
         self._operators = {operator.op_name: operator for operator in operators}
-        #: GE's operators in the text, with the nodes that they are listed under.
+        #: By name: a GE operator in the text, and the node under which the text lists it.
         self._written = {written.name: (written, node) for node in graph.nodes.values() for written in node.operators}
         self._node_of = {name: node for name, (_, node) in self._written.items()}
         self._outputs: dict[_Output, Record] = {}
@@ -87,7 +87,7 @@ class _Run:
         self._unwritten = self._users.keys() - graph.nodes.keys() - graph.inputs
 
     def node_of(self, op_name: str) -> Optional[FxNode]:
-        """Return the node that became an operator of GE; None if neither the text nor a graph of GE names it."""
+        """Return the node that was converted to an operator of GE; None if no text or graph of GE names the node."""
         return self._node_of.get(op_name)
 
     def call(self, node: FxNode) -> CalledNode:
@@ -158,7 +158,7 @@ class _Run:
         return last if len(node.operators) == 1 or self._written[last][0].type in kinds else None
 
     def _read_as(self, node: FxNode) -> set[str]:
-        """Return the operators of a node that the operators of its users read."""
+        """Return the GE operators of a node whose outputs are read by the GE operators of the node's users."""
         names = {operator.name for operator in node.operators}
         return {name for user in self._computing_users(node) for name in _makers(user) if name in names}
 
@@ -226,14 +226,14 @@ class _Run:
         called = self._called(node, {}, near, depth + 1)
         operator = called.operator
         if not operator.inputs:
-            raise NotRun("inputs", f"{node.value.name} ({node.target}) is made of no tensor")
+            raise NotRun("inputs", f"{node.value.name} ({node.target}) has no tensor as an input")
         source = operator.inputs[0]
         operator.outputs.append(source)
         return _of_array(source, self._runner.run(operator, called.call, None)[0])
 
 
 class NodeOf(NamedTuple):
-    """The node that became an operator of GE. key: identifies the node in one run of the graph."""
+    """The node that was converted to an operator of GE. key: identifies the node in one run of the graph."""
 
     key: Any
     node: FxNode
@@ -245,7 +245,7 @@ class NodeOf(NamedTuple):
 
 
 class GraphNodes:
-    """The nodes that became operators of GE, graph by graph; each run is read on first use."""
+    """The nodes that were converted to operators of GE. The text and the records of a graph are read on first use."""
 
     def __init__(self, dump: Dump, runner: Runner) -> None:
         self._dump = dump
@@ -265,7 +265,7 @@ class GraphNodes:
                 return None
             raise NotRun("graph", "capture with options={'graph_dump': 'py'}")
         if is_source(operator.op_type):
-            raise NotRun("graph", "it brings an input of the graph, or a constant")
+            raise NotRun("graph", "it only returns an input of the graph, or a constant")
         run = self._run(first, path)
         node = run.node_of(operator.op_name)
         if node is None:
@@ -321,7 +321,7 @@ def _of_array(like: Record, array: np.ndarray) -> Record:
 
 
 def _in_model(record: Record) -> Record:
-    """Return the record, in the layout that its tensor has in the program."""
+    """Return the record with its tensor in the layout that the tensor has in the program."""
     if shape_in_model(record) == record.shape:
         return record
     try:

@@ -23,7 +23,7 @@ REASONS = {
     "inputs": "an input is not recorded with values",
     "unreadable": "an input cannot be read",
     "cut": "an argument was too long to be recorded",
-    "type": "a tensor of it has a type or a layout that cannot be reproduced",
+    "type": "one of its tensors has a type or a layout that cannot be reproduced",
     "kernel": "PyTorch on this host cannot run it",
     "unchecked": "its kernel may not check its arguments, so it is run only from dumps that you trust",
     "size": "its outputs would take far more memory than its records",
@@ -31,7 +31,7 @@ REASONS = {
 
 _NAME = re.compile(r"(\w+)\.(\w+)\.(\w+)", re.ASCII)
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
-#: Names without the in-place mark.
+#: Operators with effects besides their results. The names have no trailing underscore, the mark of in-place operators.
 _WITH_EFFECTS = frozenset(
     {
         *("set", "set_data", "resize", "resize_as", "resize_sparse", "resize_as_sparse", "swap", "requires_grad"),
@@ -45,7 +45,7 @@ _OUTSIDE = frozenset({"as_strided", "as_strided_copy", "as_strided_scatter", "_r
 
 
 class NotRun(Exception):
-    """An operator cannot be run again. reason: of `REASONS`; the message adds details."""
+    """An operator cannot be run again. reason: a key of `REASONS`; the message is its meaning with details."""
 
     def __init__(self, reason: str, details: str = "") -> None:
         self.reason = reason

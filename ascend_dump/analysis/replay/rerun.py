@@ -39,7 +39,7 @@ class Rerun:
             return None
         if differing_arguments(match.actual, match.reference):
             return None  # each is right for its own arguments
-        return f"both outputs are within rounding of what {_TYPE} gives for their inputs"
+        return f"both outputs are within rounding of the {_TYPE} results for their inputs"
 
     def evidence(self, match: Match, a: Optional[Record], b: Optional[Record]) -> list[str]:
         """Return a sentence for each side with the result of running its operator again."""
@@ -70,5 +70,5 @@ class Rerun:
             self._results[id(operator)] = result
         outputs = result[1]
         if isinstance(outputs, NotRun):
-            return f"cannot be made: {outputs}"
-        return outputs.get(id(record), "carries no defined value")
+            return f"cannot be computed again: {outputs}"
+        return outputs.get(id(record), "has no defined value")

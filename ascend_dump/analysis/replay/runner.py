@@ -102,8 +102,8 @@ class Runner:
     def _check_size(self, function: Any, args: list[Any], kwargs: dict[str, Any], operator: Operator) -> None:
         """Raise NotRun if the outputs would be too large: a number in a file must not exhaust the memory.
 
-        Their size is known from a run on meta tensors, which have no memory. If PyTorch cannot do that, it is not
-        checked.
+        The size is determined by a run on meta tensors, which have no memory. If PyTorch cannot run the operator on
+        meta tensors, the size is not checked.
         """
         torch = self._torch
         if self._is_small(function, args, kwargs):
@@ -181,7 +181,7 @@ class Runner:
         if empty or record.attrs.get("skipped") == UNINITIALISED:
             if (record.nbytes or 0) > _MOST_BYTES:
                 raise NotRun("type", f"{record.label} has {record.nbytes} bytes")
-            # NaN exposes operators that read it.
+            # NaN exposes an operator that reads these values.
             has_nan = dtype.is_floating_point or dtype.is_complex
             return torch.full(record.shape, float("nan") if has_nan else 0, dtype=dtype)
         try:
@@ -210,7 +210,7 @@ class Runner:
         for record in operator.outputs:
             argument = record.attrs.get("argument")
             if argument and record.index >= len(returned):
-                # An argument that it wrote to and does not return: `exp_avgs[3]`.
+                # An argument that the operator overwrites and does not return, such as `exp_avgs[3]`.
                 name, _, suffix = argument.partition("[")
                 tensor = values.get(name)
                 if suffix and isinstance(tensor, list):

@@ -35,8 +35,8 @@ class Replayed:
              type), "undecided" (PyTorch gets the same result in its type, but not in the higher precision) or
              "unreadable"
     reason   the verdict in words, with numbers
-    measure  distance to the result in higher precision; None if it could not be run in it
-    own      distance to the result in its own type; None if it could not be run in it
+    measure  distance to the result in higher precision; None if the operator could not be run in higher precision
+    own      distance to the result in the operator's own type; None if the operator could not be run in this type
     node     for GE operators: the node of PyTorch's graph that was run, `addmm (aten.addmm.default)`
     """
 
@@ -139,8 +139,8 @@ def replay(
 ) -> Replay:
     """Run recorded ATen operators again on this host, in their own type and in higher precision.
 
-    An operator that is `different` computed wrong values; an operator that only had wrong inputs is not. No reference
-    is needed: PyTorch's kernels on this host are assumed to be correct.
+    An output is "different" if its operator computed wrong values from its recorded inputs. It is not "different" if
+    only the inputs were wrong. No reference is needed: PyTorch's kernels on this host are assumed to be correct.
 
     For GE operators the PyTorch nodes that torchair converted are run, if torchair's text of the graph is in the dump
     or beside it (`capture(..., options={"graph_dump": "py"})`).

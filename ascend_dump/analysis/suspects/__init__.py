@@ -175,10 +175,10 @@ def find_suspects(
 
 
 def _absent_ranks(book: CallBook, dump: Dump) -> tuple[set[int], set[int]]:
-    """Return the ranks of recorded collectives without records in the dump: first those that the capture was asked to
-    record, then those that it was asked to leave out.
+    """Return two sets of ranks that take part in recorded collectives, but have no records in the dump.
 
-    Both sets are empty if only a part or a selection of the dump was opened.
+    The first set has the ranks that the capture was asked to record, the second the ranks that it was asked to leave
+    out. Both sets are empty if only a part or a selection of the dump was opened.
     """
     opened_in_part = rank_of(dump.root.absolute().parts) is not None
     if opened_in_part or any("rank" in selection for selection in dump.selections):

@@ -14,7 +14,7 @@ from ascend_dump.statistics.nonfinite.masks import FILLING
 
 __all__ = ["DEAD", "GROWTH", "LAYER_GROWTH"]
 
-#: Smaller tensors may be constant or large by chance.
+#: Minimum number of elements of a tensor that is checked. Smaller tensors may be constant or large by chance.
 _FEWEST = 64
 #: A step is checked only if there are this many earlier ones, and if the largest root mean square in them is at most
 #: `_SPREAD` times the smallest.
@@ -217,7 +217,7 @@ class _LayerGrowthFinder(Finder):
         self._open, self._last = None, block
         if last is None or (last.path, last.operators) != (block.path, block.operators) or not last.rms:
             return
-        if last.at != block.at:  # the end of one of them cannot be read
+        if last.at != block.at:  # the end of one of the two blocks cannot be read
             return
         if abs(last.number - block.number) == 1 and block.rms > self.threshold * last.rms:
             times = block.rms / last.rms

@@ -16,7 +16,7 @@ _MOST = 256
 def in_order_of_ranks(suspects: Iterable[Suspect], book: CallBook, tier: Callable[[str], int]) -> list[Suspect]:
     """Return the suspects sorted by tier, step and vector clock, each with a sentence about its predecessors.
 
-    suspects  in the order to keep if the dump has no collectives, or does not record the order of operators
+    suspects  their order is kept if the dump has no collectives, or does not record the order of operators
     book      after its `end` was called
     tier      returns the tier of a rule; smaller ones are more certain
     """

@@ -148,7 +148,7 @@ def _parameters(alike: int) -> tuple[Row, ...]:
 DISAGREEMENT = SuspectRule(
     "disagreement",
     0,
-    "no threshold: contents are the same or not; sums are held against float64 as a comparison does it",
+    "no threshold: contents are the same or not; sums are compared with sums in float64, up to rounding",
     _DisagreementFinder,
     trips=_on_ranks(1),
     passes=_on_ranks(2),
@@ -186,7 +186,7 @@ def _clipped(count: int) -> tuple[Row, ...]:
 EXTRA_OPERATOR = SuspectRule(
     "extra-operator",
     0.5,
-    "the share of tensors from which an operator of one rank, outside of the passes, is taken for a condition on data",
+    "an operator that runs before more than this share of the reader's calls is taken to depend on the data",
     _ExtraOperatorFinder,
     trips=_clipped(1),
     passes=_clipped(3),
@@ -240,7 +240,7 @@ def _reduced(*factors: float) -> tuple[Row, ...]:
 GRADIENT_FACTOR = SuspectRule(
     "gradient-factor",
     3,
-    "parameters with the usual factor for each one with another",
+    "number of parameters with the usual factor, for each parameter with another factor",
     _GradientFactorFinder,
     trips=_reduced(0.5, 1.0, 0.5, 0.5),
     passes=_reduced(0.5, 1.0, 0.5),

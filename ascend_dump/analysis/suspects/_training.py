@@ -88,7 +88,8 @@ class _ParameterFinder(Finder):
 def _step_of(step: int, *, stuck: bool = False, gradient: float = 1.0, written: bool = True) -> tuple[Row, ...]:
     """Return a training step of two modules with one parameter each. The arguments describe the first parameter.
 
-    stuck: it does not change. gradient: the root mean square of its gradient. written: the optimizer writes it.
+    stuck: the parameter does not change. gradient: the root mean square of its gradient. written: the optimizer writes
+    the parameter.
     """
     forward, backward, update = [], [], []
     for storage, module in enumerate(("first", "second")):

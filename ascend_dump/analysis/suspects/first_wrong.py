@@ -1,8 +1,8 @@
 """Find the operator at which a program is certainly wrong, and the earlier operator that caused it.
 
 Healthy programs make Inf too: masks, and logarithms of 0 that are discarded later. So the search is for the first
-operator with NaN or +Inf that no rule excuses. From there it goes back to the earlier operator that made the NaN or Inf
-of its inputs.
+operator with NaN or +Inf that no rule excuses. From there the search goes back to the earlier operator that made the
+NaN or Inf of its inputs.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def first_wrong(
 
     Returns also the number of tensors that could not be checked.
 
-    ignored: operators that do not count. An operator that reads NaN or Inf does not count either if all of it comes
-    from ignored operators, by the contents of the tensors.
+    ignored: operators that do not count. An operator that reads NaN or Inf does not count either if the contents of its
+    inputs show that all their NaN and Inf comes from ignored operators.
     """
     contents: set[object] = set()
     judge, writers = Judge(), Writers()
@@ -86,7 +86,8 @@ def _is_ignored(
 ) -> bool:
     """Return True if an operator is ignored, or if all NaN and Inf of its inputs comes from ignored operators.
 
-    contents: the contents of such NaN and Inf; if the operator is ignored, those of its results are added
+    contents: the contents of tensors with such NaN or Inf. If the operator is ignored, the contents of its results are
+    added
     """
     first = members[0]
     carried = _nonfinite_contents(inputs)
@@ -128,7 +129,7 @@ def cause_of_wrong(
     suspect_of = {
         suspect.op_name: suspect for suspect in suspects if (suspect.rank, suspect.step) == (record.rank, record.step)
     }
-    # Backwards, the nearest first.
+    # Search backwards, the nearest producers first.
     queue, visited = deque([record.op_name]), {record.op_name}
     while queue:
         name = queue.popleft()

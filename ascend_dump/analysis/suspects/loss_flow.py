@@ -1,7 +1,8 @@
 """Follow a loss or a gradient back through the memory of recorded steps, to the operator that makes it zero or large.
 
 A recording of `ascend-dump triage --run --symptom` has a record for each loss and gradient (`dump_format.SYMPTOM`).
-The search goes from its memory to the operator that wrote it last, and on from there.
+The search goes from the memory of this record to the operator that wrote it last, then to the writers of the inputs of
+this operator, and so on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["GrowthSource", "LossFlow", "ZeroSource"]
 #: Operators that provide memory, often filled with zeros, for other operators to write into.
 _ALLOCATIONS = ("zeros", "zeros_like", "new_zeros", "zero_", "empty", "empty_like")
 
-#: Minimum number of elements of a tensor whose largest magnitude is compared with that of the step before.
+#: Minimum number of elements of a tensor whose largest magnitudes in two steps are compared.
 _FEWEST = 4
 
 
@@ -30,7 +31,7 @@ class ZeroSource(NamedTuple):
     """The operator that makes zeros, and the loss or gradient that is zero because of it.
 
     records  the records of the operator
-    path     the names of the operators from the loss or gradient back to it, without it
+    path     the names of the operators between the loss or gradient and this operator, backwards
     zero     the record of the loss or gradient
     """
 
@@ -118,7 +119,7 @@ class LossFlow:
     def growth_source(self, step: int, factor: float) -> Optional[GrowthSource]:
         """Return the first tensor on the way to a loss of a step that has grown in this step or in the step before.
 
-        factor: minimum ratio of the largest magnitude to that of the step before
+        factor: minimum ratio of the largest magnitude to the largest magnitude in the step before
         """
         ancestors = set()
         for loss in self.losses(step):

@@ -24,7 +24,7 @@ _EXPECTED = ("random", "input", "parameter", "unknown", "uninitialised")
 
 
 class RepeatedStep(NamedTuple):
-    """A step of a rank whose inputs have the same bytes as those of an earlier step, but not all other tensors do."""
+    """A step of a rank whose inputs have the same bytes as the inputs of an earlier step. Other tensors differ."""
 
     step: int
     earlier: int
@@ -71,7 +71,7 @@ class RepeatedSteps:
 
 
 class _DigestedStep:
-    """The contents of a step of one rank: those of its inputs, and those of all records."""
+    """The hashes of the tensors of a step of one rank: of its inputs, and of all records."""
 
     def __init__(self, key: tuple[Any, ...], number: int, rank: Optional[int]) -> None:
         self.key, self.number, self.rank = key, number, rank

@@ -2,8 +2,7 @@
 
 A recording of `ascend-dump triage --run` contains a record for each tensor with NaN or Inf that the user sees, such as
 the loss (`dump_format.SYMPTOM`). From there the search goes from each tensor to the operator that wrote its memory
-last, as long as the inputs of that operator have NaN or Inf too. NaN and Inf from which no symptom comes are harmless
-so far.
+last, as long as the inputs of that operator have NaN or Inf too. NaN and Inf that lead to no symptom count as harmless.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class SymptomSource(NamedTuple):
              "taken in": the operator takes in memory of another process or a file
              "uninitialised": the memory was never written
              "outside": it was there before the recording began, or something that is not recorded wrote it
-    record   its first output with NaN or Inf; for "outside" the tensor that is read first
+    record   the first output of the operator with NaN or Inf; for "outside" the tensor that is read first
     parameter  the name of the parameter or buffer that it is written into, or read from; "" if it is none
     """
 
@@ -339,7 +338,7 @@ class _Search:
         every = [pair for record, _ in symptom.inputs for pair in self._behind(record, symptom)]
         found = [pair for pair in every if not is_ignored(pair[1].record, self._ignored)]
         self.is_ignored = bool(every) and not found
-        # Operators first, then what is outside; a constant or mask last.
+        # Operators first, then sources outside of the recording; a constant or mask last.
         found.sort(key=lambda pair: (not pair[1].is_operator, pair[1].kind == "filled", pair[0]))
         self.source = found[0][1] if found else SymptomSource("outside", symptom.first, symptom.first.parameter or "")
         makers = [node for node in self._sources if not node.inputs]
@@ -352,7 +351,7 @@ class _Search:
         return tuple(node.first.op_name for node in ordered)
 
     def _from_outside(self, record: Record, reader: _Node) -> tuple[int, SymptomSource]:
-        """Return the source of a tensor that no recorded operator wrote. It may be a mask that the module keeps."""
+        """Return the source of a tensor that no recorded operator wrote. The tensor may be a mask of the module."""
         unwritten = self._graph.unwritten.get((record.step, record.attrs.get("storage")))
         if unwritten is not None:
             return reader.position, SymptomSource("uninitialised", unwritten)
@@ -425,14 +424,17 @@ def _carried(node: _Node) -> Sequence[tuple[Record, Statistics]]:
 
 
 def _with_own(node: _Node, sources: list[tuple[int, SymptomSource]]) -> list[tuple[int, SymptomSource]]:
-    """Return the sources of an operator: itself if its inputs do not explain its outputs, else those of its inputs."""
+    """Return the operator itself as the source if its inputs do not explain its outputs; else `sources`.
+
+    sources: the sources of the inputs
+    """
     if not node.inputs:
         return [(node.position, _source_of(node))]
     makes_nan = any(has_nan(statistics) for _, statistics in node.outputs)
     if not makes_nan or any(has_nan(statistics) for _, statistics in node.inputs):
         return sources
-    # The operator makes NaN from Inf. An operator that overflowed before is the reason. A mask is none: then the
-    # operator itself is the source.
+    # The operator makes NaN from Inf. If an earlier operator overflowed, that operator is the source. If the Inf comes
+    # from a mask, the operator itself is the source.
     if any(source.is_operator or source.kind == "outside" for _, source in sources):
         return sources
     record = next(record for record, statistics in node.outputs if has_nan(statistics))

@@ -1,4 +1,4 @@
-"""Curves of modules and parameters over the steps of a run, their spikes, and where two runs part."""
+"""Curves of modules and parameters over the steps of a run, their spikes, and the steps at which two runs part."""
 
 from __future__ import annotations
 

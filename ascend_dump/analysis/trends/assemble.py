@@ -31,14 +31,17 @@ _Watch = Callable[[Iterable[Any]], Iterable[Any]]
 class Trends:
     """The curves of a run.
 
-    path       of the dump; reference, noise: of the other dumps, None if they were not given
-    curves     in the order of execution
+    path       path of the dump
+    curves     the curves of the dump, in the order of execution
+    reference  path of the reference; None if none was given
+    noise      path of the other run of the reference; None if none was given
     reference_curves  the curves of the reference
-    verdict    "" without a reference; "equal"; "noise": no curve differs more than rounding or the other run of the
-               reference; "different"; "unmatched": no curve has a step in common with the reference
-    partings   the first parting of each curve that differs, the earliest first
+    verdict    "" without a reference; "equal"; "noise" if no curve differs by more than rounding, or by more than two
+               runs of the reference may differ; "different"; "unmatched" if no curve has a step in common with the
+               reference
+    partings   for each curve that differs, the first step at which it does; the earliest first
     unmatched  number of curves without a partner
-    notes      sentences on what the curves cannot tell
+    notes      sentences about missing or uncertain results
     unreadable number of records that cannot be read
     """
 
@@ -52,7 +55,7 @@ class Trends:
     unmatched: int = 0
     notes: tuple[str, ...] = ()
     unreadable: int = 0
-    #: `CurveSide` values; not for programs.
+    #: `CurveSide` values. Programs must not use them.
     _sides: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
     @property
@@ -62,7 +65,7 @@ class Trends:
 
     @property
     def spikes(self) -> tuple[tuple[Curve, CurveSpike], ...]:
-        """The first spike of each curve that has one, the earliest first, those of a step in the order of execution."""
+        """The first spike of each curve that has one, sorted by step; within a step in the order of execution."""
         first = [
             (curve.spikes[0].step, execution_order(curve.quantity, number), curve)
             for number, curve in enumerate(self.curves)
@@ -103,7 +106,9 @@ class Trends:
         }
 
     def to_frame(self) -> polars.DataFrame:
-        """Return a row for each value: run, rank, model, kind, name, quantity, step, value; with a reference, side too.
+        """Return a table with a row for each value.
+
+        Its columns are run, rank, model, kind, name, quantity, step and value; with a reference, side is the first one.
 
         Raises NotSupported without polars.
         """
@@ -134,16 +139,19 @@ def trends(
     parameter: Optional[str] = None,
     watch: Optional[_Watch] = None,
 ) -> Trends:
-    """Return the curves of modules and parameters over the steps of a run, and where it parts from a reference.
+    """Return the curves of modules and parameters over the steps of a run, and the steps at which they part.
+
+    A curve parts at the first step at which it differs from the curve of the reference.
 
     dump, reference  dumps, or paths of dumps; `capture(data="stats", level="module", steps="0-:10")` writes small ones
-    noise       a dump of another run of the reference, such as with another seed: differences within those of its two
-                runs are noise. Without it each difference above rounding is a parting
-    module      glob or `re:` pattern: only modules that match, and their parameters
-    parameter   pattern of parameters; with both patterns, the curves that one of them selects
+    noise       a dump of another run of the reference, such as with another seed. A curve then parts only if it differs
+                several times as much as the two runs of the reference do. Without this dump, every difference above
+                rounding is a parting
+    module      glob or `re:` pattern: select the modules that match, and their parameters
+    parameter   pattern of parameters; with both patterns, a curve is selected if one of them matches
     watch       an iterator function that receives each record and yields it, for a progress display
 
-    Statistics that are not recorded are computed from the tensors, which are read for that.
+    Statistics that are not recorded are computed from the recorded tensors.
 
     Raises what opening a dump raises, DumpNotFound if nothing matches, and ConfigError for noise without a reference or
     for one dump as a side and as noise.
@@ -238,8 +246,8 @@ def _notes(read: Mapping[str, CurvesRead]) -> Iterable[str]:
     updated = {step for curve in curves.curves if curve.kind == "parameter" for step in curve.steps}
     if updated and len(updated) < len(steps):
         yield (
-            f"parameters have values in {len(updated)} of {len(steps)} steps, in which an optimizer stepped: "
-            'options={"step": "optimizer"} lets each step end with it'
+            f"parameters have values only in the {len(updated)} of {len(steps)} steps in which an optimizer stepped: "
+            'with options={"step": "optimizer"}, each step ends with an update by the optimizer'
         )
 
 

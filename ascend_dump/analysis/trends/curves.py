@@ -16,15 +16,15 @@ from ascend_dump.reading import Record
 
 __all__ = ["Curve", "CurveSelection", "CurveSpike", "read_curves"]
 
-#: The least value that counts for the movement of a curve, as a part of its largest.
+#: In `Curve.moved`, a smallest magnitude below this part of the largest magnitude is replaced by this part.
 _LEAST_PART = 1e-3
 
 
 class CurveSpike(NamedTuple):
-    """A value far above those before it, by the rule that `triage --run` uses for losses.
+    """A value far above the values before it, by the rule that `triage --run` uses for losses.
 
-    median  of the values before
-    stays   the values after it are as high
+    median  the median of the values before the spike
+    stays   True if the values after the spike stay high
     """
 
     step: int
@@ -34,7 +34,7 @@ class CurveSpike(NamedTuple):
 
     @property
     def times(self) -> float:
-        """Return the multiple of the median; Inf if that is 0."""
+        """Return the value as a multiple of the median; Inf if the median is 0."""
         return self.value / self.median if self.median > 0 else math.inf
 
 
@@ -45,8 +45,8 @@ class Curve:
     kind      "module", "parameter", or "operator" in dumps without modules
     name      the path of the module, "" for the outermost one; the name of the parameter or operator
     quantity  a key of `QUANTITIES`
-    steps     in ascending order
-    values    one for each step; NaN and Inf are those of the program
+    steps     the steps with a value, in ascending order
+    values    one value for each of these steps. NaN and Inf are values of the program, not missing ones
     """
 
     kind: str
@@ -78,9 +78,10 @@ class Curve:
 
     @property
     def moved(self) -> float:
-        """The largest value divided by the least one, after the first third of the steps; 1 if it does not move.
+        """The largest magnitude divided by the smallest one; 1 if the curve does not change.
 
-        At its begin every training moves: biases are 0, and learning rates are warmed up.
+        The first third of the steps is left out, because every training changes much at its beginning: biases are 0,
+        and learning rates are warmed up.
         """
         later = self.values[len(self.values) // 3 :]
         sizes = [abs(value) + least_change(self.quantity) for value in later if math.isfinite(value)]
@@ -102,8 +103,8 @@ class Curve:
 class CurveSelection:
     """The curves to read.
 
-    module     glob or `re:` pattern of modules: their curves, and those of their parameters
-    parameter  pattern of parameters; with both patterns, the curves that one of them selects
+    module     glob or `re:` pattern of modules: selects their curves, and the curves of their parameters
+    parameter  pattern of parameters; with both patterns, a curve is selected if one of them matches
     """
 
     module: Optional[str] = None
@@ -140,7 +141,7 @@ class _Curves:
     selection: CurveSelection
     builders: dict[tuple[_Key, CurvePoint], _Builder] = field(default_factory=dict)
     has_parameters: bool = False
-    #: Microseconds since the epoch of the first record of a step.
+    #: The time of the first record of each step, in microseconds since the epoch.
     times: dict[tuple[_Key, int], int] = field(default_factory=dict)
 
     def add(self, key_and_step: tuple[_Key, int], points: Mapping[CurvePoint, float]) -> None:
@@ -158,9 +159,10 @@ class _Curves:
 class CurvesRead(NamedTuple):
     """The curves of a dump.
 
-    times       seconds since the epoch at which a step of a run began, by (run, rank, model) and step
-    has_parameters  there are curves of parameters, selected or not
-    unreadable  number of records that cannot be read; first_error: of the first one
+    times       the time at which each step began, in seconds since the epoch, by (run, rank, model) and step
+    has_parameters  True if the dump has curves of parameters, even if none of them is selected
+    unreadable  number of records that cannot be read
+    first_error the error message of the first of these records; "" if all can be read
     """
 
     curves: tuple[Curve, ...]
@@ -177,8 +179,7 @@ def read_curves(
 ) -> CurvesRead:
     """Return the curves of a dump, or of records in the order of a dump.
 
-    watch: receives each record and yields it, for a progress display. Records outside any step have no place on a curve
-    and are left out.
+    watch: receives each record and yields it, for a progress display. Records that belong to no step are left out.
     """
     curves = _Curves(selection or CurveSelection())
     current: Any = None
@@ -200,13 +201,13 @@ def read_curves(
     if current is not None:
         curves.add(current, points.values())
     read = tuple(_curve(key, point, builder) for (key, point), builder in curves.builders.items())
-    # A count of NaN and Inf that is always 0 is no news.
+    # A curve of the number of NaN and Inf is left out if it is always 0.
     read = tuple(curve for curve in read if curve.quantity != "nonfinite" or any(curve.values))
     times = {key: time / 1e6 for key, time in curves.times.items()}
     return CurvesRead(read, times, curves.has_parameters, points.unreadable, points.first_error)
 
 
 def _curve(key: _Key, point: CurvePoint, builder: _Builder) -> Curve:
-    # A step that is found twice, such as on two devices, has its last value.
+    # If a step occurs twice, such as on two devices, its last value is kept.
     by_step = dict(sorted(dict(zip(builder.steps, builder.values)).items()))
     return Curve(point.kind, point.name, point.quantity, array("q", by_step), array("d", by_step.values()), *key)

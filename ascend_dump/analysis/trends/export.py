@@ -109,7 +109,10 @@ def _tensorboard_or_refuse() -> tuple[Any, Any, Any]:
 
 
 def _write_events(sides: Sequence[CurveSide], directory: Path) -> None:
-    """Write one directory for each side, run, rank and model below `directory`, as far as there are several."""
+    """Write event files below `directory`, with a directory for each side, run, rank and model.
+
+    A level of directories is left out if there is only one side, run, rank or model.
+    """
     writer_of, event_of, summary_of = _tensorboard_or_refuse()
     several = _several(sides)
     groups: dict[Path, list[tuple[CurveSide, Curve]]] = {}
@@ -152,7 +155,7 @@ def _as_file_name(value: Optional[object]) -> str:
 
 
 def _events(members: Sequence[tuple[CurveSide, Curve]], event_of: Any, summary_of: Any) -> Iterator[Any]:
-    """Yield one event for each step, with all values of it: `quantity/name` is the tag."""
+    """Yield one event for each step, with all values of this step. The tag of a value is `quantity/name`."""
     by_step: dict[int, list[tuple[str, float]]] = {}
     times: dict[int, float] = {}
     for side, curve in members:

@@ -1,4 +1,4 @@
-"""The curves that a report page shows, from recorded statistics only: no tensor is read for them."""
+"""Select the curves that a report page shows. They are read from recorded statistics: no tensor is read for them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from ascend_dump.report.page import PageCurve
 
 __all__ = ["page_curves", "ranked_curves"]
 
-#: Steps from which values are a curve.
+#: Minimum number of steps of a curve on a page.
 _FEWEST = 3
-#: Quantities that are always shown; the others if one of their curves has a spike, NaN, or parts from the reference.
+#: Quantities whose curves are always shown, in this order. A curve of another quantity is shown only if it has a spike,
+#: NaN or Inf.
 _SHOWN = ("gradient_norm", "weight_norm", "update_ratio", "activation_max")
 _PLACES = ("run", "rank", "model")
 
 
 def page_curves(actual: Iterable[Record], reference: Optional[Iterable[Record]] = None) -> Iterator[PageCurve]:
-    """Yield the curves of a page by quantity, of each first those to look at; none of a dump of less than 3 steps.
+    """Yield the curves of a page, sorted by quantity; `ranked_curves` sorts the curves of one quantity.
 
-    actual, reference: the records of a dump, or of one side of a comparison; a step may come in several parts
+    Yields nothing if the dump has less than 3 steps.
+
+    actual, reference: the records of a dump, or of one side of a comparison. The records of a step need not be
+    neighbours
     """
     curves = [curve for curve in _recorded(actual) if len(curve.steps) >= _FEWEST]
     if not curves:
@@ -34,7 +38,8 @@ def page_curves(actual: Iterable[Record], reference: Optional[Iterable[Record]] 
     partings = {id(parting.curve): parting for parting in find_partings(pairs, has_noise=False)}
     values = {id(pair.curve): dict(zip(pair.steps, pair.reference)) for pair in pairs}
     several = [name for name in _PLACES if len({getattr(curve, name) for curve in curves}) > 1]
-    # Of curves without a noise of their own only those of the first step at which the runs part are marked.
+    # The noise of the curves is not measured here. So only the curves that part in the first such step are ranked
+    # first: later partings may follow from these.
     first = min((parting.step for parting in partings.values()), default=None)
     ranked = ranked_curves(curves, [parting for parting in partings.values() if parting.step == first])
     for quantity in sorted(QUANTITIES, key=lambda name: _SHOWN.index(name) if name in _SHOWN else len(_SHOWN)):
@@ -52,7 +57,10 @@ def page_curves(actual: Iterable[Record], reference: Optional[Iterable[Record]] 
 
 
 def ranked_curves(curves: Sequence[Curve], partings: Sequence[Parting]) -> list[Curve]:
-    """Return the curves: those that part, in the order given, those with the first spikes, then the most moved ones."""
+    """Return the sorted curves: curves that part, in the order of `partings`, then curves with spikes, then the others.
+
+    Curves with spikes are sorted by the step of their first spike, the others by `Curve.moved`, largest first.
+    """
     spiking = sorted((curve for curve in curves if curve.spikes), key=lambda curve: curve.spikes[0].step)
     front = [parting.curve for parting in partings] + spiking
     ranks = {id(curve): number for number, curve in reversed(list(enumerate(front)))}

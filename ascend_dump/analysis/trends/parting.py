@@ -1,9 +1,10 @@
-"""Find where two runs part: the first step at which a curve differs from that of the reference.
+"""Find the step at which two runs part: the first step at which a curve differs from the curve of the reference.
 
 The distance of two values is the magnitude of the logarithm of their ratio, since curves range over powers of ten.
-With another run of the reference, a curve parts where its distance is larger than `TIMES` times the noise, and stays so
-in most of the following steps. The noise is the largest distance between the two runs of the reference, of this curve
-or of most curves like it: a norm that hardly changes from step to step is a single sample of the noise.
+With another run of the reference, a curve parts at the first step at which its distance is larger than `TIMES` times
+the noise, and stays larger in most of the following steps. The noise of a curve is the largest distance between the two
+runs of the reference, but at least the noise of most similar curves. Similar curves are needed because a norm that
+hardly changes from step to step is a single sample of the noise.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ __all__ = ["ROUNDING", "CurvePair", "Parting", "find_partings", "pair_curves"]
 
 #: Distance up to which two runs of the same program may differ by the order of sums in single precision.
 ROUNDING = 1e-5
-#: Smaller values are compared as if they were this part of the median of the reference.
+#: This part of the median magnitude of the reference is added to both values before they are compared, so that
+#: differences of much smaller values hardly count.
 _LEAST_PART = 1e-3
-#: Steps after a difference, of which more than half have to differ too.
+#: Number of steps after a difference, of which more than half have to differ too.
 _LATER = 3
-#: Curves with the last part of a name in common that have a noise of their own, and the part of them that is within it.
+#: Minimum number of curves of the same name in other layers whose noise is used; with fewer, all curves of the quantity
+#: are used. And the quantile of the noise of these curves that is taken.
 _FEWEST, _MOST = 8, 0.9
 
 
 class Parting(NamedTuple):
-    """The first step at which a curve differs from that of the reference.
+    """The first step at which a curve differs from the curve of the reference.
 
     distance  magnitude of the logarithm of the ratio of the two values; Inf if one of them is not finite
     noise     the distance that two runs of the reference may have here; None if no noise was measured
@@ -60,9 +63,10 @@ class Parting(NamedTuple):
 
 
 class CurvePair(NamedTuple):
-    """A curve, that of the reference, and that of another run of the reference, at the steps that both sides have.
+    """The values of a curve on both sides and in a second run of the reference, at the steps that both sides have.
 
-    second_run  None if it has no such curve, or no such run was given
+    second_run  None if the second run has no such curve, or if there is no second run. A value is None at a step that
+                the second run lacks
     """
 
     curve: Curve
@@ -85,11 +89,11 @@ class CurvePair(NamedTuple):
         return [_distance(value, expected, least) for value, expected in self._values]
 
     def noise(self) -> Optional[float]:
-        """Return the largest distance between the runs of the reference; None if they have no step in common."""
+        """Return the largest finite distance between the runs of the reference; None if there is none."""
         pairs = [] if self.second_run is None else zip(self.second_run, self.reference)
         least = self._least
         distances = (_distance(value, expected, least) for value, expected in pairs if value is not None)
-        # NaN and Inf in one of them say nothing about the noise of numbers.
+        # A distance is Inf if one of the values is NaN or Inf. It says nothing about the noise of numbers.
         return max((distance for distance in distances if math.isfinite(distance)), default=None)
 
     @property
@@ -101,9 +105,9 @@ class CurvePair(NamedTuple):
 def pair_curves(
     actual: Sequence[Curve], reference: Sequence[Curve], second_run: Optional[Sequence[Curve]]
 ) -> tuple[list[CurvePair], int]:
-    """Return the pairs of curves with steps in common, and the number of curves that have no partner on the other side.
+    """Return the pairs of curves with steps in common, and the number of curves of both sides without such a partner.
 
-    Runs are paired in their order, ranks and models by name if one side has several.
+    Runs are paired in their order. If one side has several ranks or models, these are paired by name.
     """
     sides = [side for side in (actual, reference, second_run) if side is not None]
     several = {name: any(len({getattr(curve, name) for curve in side}) > 1 for side in sides) for name in _PLACES}
@@ -148,9 +152,9 @@ def _pair(actual: Curve, reference: Curve, second_run: Optional[Curve]) -> Optio
 
 
 def find_partings(pairs: Sequence[CurvePair], *, has_noise: bool) -> list[Parting]:
-    """Return the first parting of each curve, the earliest first, and of one step in the order of execution.
+    """Return the first parting of each curve, sorted by step; within a step in the order of execution.
 
-    has_noise: False to take each difference above `ROUNDING` for a parting
+    has_noise: False if no noise was measured: then each difference above `ROUNDING` is a parting
     """
     noises = _noises(pairs) if has_noise else [None] * len(pairs)
     partings = []
@@ -188,7 +192,7 @@ def _noises(pairs: Sequence[CurvePair]) -> list[float]:
 
 
 def _likeness(curve: Curve) -> tuple[Any, Any]:
-    """Return the keys of the curves that are like this one: of the same name in other layers, and of its quantity."""
+    """Return two keys of a curve: one for curves of the same name in other layers, one for curves of its quantity."""
     leaf = ".".join(curve.name.split(".")[-2:])
     return (curve.kind, curve.quantity, leaf), (curve.kind, curve.quantity)
 

@@ -1,4 +1,4 @@
-"""The numbers of one step: from the statistics of its records to a value for each module and parameter."""
+"""Compute the values of one step, for each module and parameter, from the statistics of the step's records."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ QUANTITIES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-#: By quantity: the part of a step in which it is determined, in order of execution. All others are of the forward pass.
+#: By quantity: the part of a step in which it is determined, in order of execution. Quantities without an entry are
+#: determined in the forward pass.
 _STAGES: Mapping[str, int] = MappingProxyType(
     {"weight_norm": 0, "output_gradient": 2, "gradient_norm": 3, "update_ratio": 4}
 )
 _FORWARD, _BACKWARD = 1, 2
 
-#: Quantities between 0 and 1: smaller differences are chance.
+#: Quantities between 0 and 1, and the difference below which two of their values count as equal.
 _PARTS, _LEAST_OF_PARTS = ("zeros", "concentration"), 0.02
-#: Largest distance of the sum of a row of probabilities from 1.
+#: Maximum difference between 1 and the sum of a row that counts as probabilities.
 _SUM_TOLERANCE = 2e-3
 
 
 class CurvePoint(NamedTuple):
-    """The place of a value in one step. kind, name, quantity: as in `Curve`."""
+    """The key of a value of one step. kind, name, quantity: as in `Curve`."""
 
     kind: str
     name: str
@@ -54,7 +55,7 @@ class CurvePoint(NamedTuple):
 
 
 def least_change(quantity: str) -> float:
-    """Return the difference of two values below which they are taken for equal."""
+    """Return the difference below which two values of a quantity count as equal."""
     return _LEAST_OF_PARTS if quantity in _PARTS else 0.0
 
 
@@ -66,7 +67,7 @@ def execution_order(quantity: str, position: int) -> tuple[int, int]:
 
 @dataclass
 class _Outputs:
-    """Sums over the outputs of a module in one step, of which some statistics may be unknown."""
+    """Sums over the outputs of a module in one step. A sum is None if no output has the statistic."""
 
     largest: Optional[float] = None
     squares: Optional[float] = None
@@ -111,7 +112,7 @@ class _Outputs:
 class StepPoints:
     """The values of one step of one run, in the order in which modules end and parameters are updated.
 
-    unreadable, first_error  number of records that cannot be read, and the error of the first
+    unreadable, first_error  number of records that cannot be read, and the error of the first such record
     """
 
     def __init__(self) -> None:
@@ -122,7 +123,7 @@ class StepPoints:
         self._parameters: dict[str, _ParameterStep] = {}
 
     def add(self, record: Record) -> None:
-        """Add a record of the step, if it has a part in a value."""
+        """Add a record of the step. Records from which no value is computed are ignored."""
         if record.error is not None:
             self._note_error(record.error)
             return
@@ -179,9 +180,9 @@ class StepPoints:
             parameter.before, parameter.weight = record, norm
 
 
-#: Before the name of a parameter: the record is of its change, as the PyTorch adapter writes it.
+#: Prefix of `Record.parameter` in a record of a parameter's change, which PyTorch's adapter writes.
 _CHANGE_OF = "change of "
-#: Before the name of a parameter: the record is of a state of its optimizer.
+#: Part of `Record.parameter` in a record of an optimizer state, such as `exp_avg of fc.weight`.
 _STATE_OF = " of "
 
 
@@ -198,7 +199,7 @@ class _ParameterStep:
     def values(self) -> list[tuple[str, float]]:
         change = self.change if self.change is not None else self._difference()
         values = [("weight_norm", self.weight), ("gradient_norm", self.gradient)]
-        # Biases begin at 0, of which no change is a part.
+        # A bias begins at 0. Then its change divided by its norm is not defined.
         if change is not None and self.weight:
             values.append(("update_ratio", change / self.weight))
         return [(quantity, value) for quantity, value in values if value is not None]
@@ -217,7 +218,10 @@ class _ParameterStep:
 
 
 def _role_of(record: Record) -> Optional[str]:
-    """Return the part of a record in the values of its step; None if it has none."""
+    """Return the role of a record in its step; None if no value is computed from the record.
+
+    The roles are "output", "output_gradient", "gradient", "before", "after" and "change", the last four for parameters.
+    """
     if not (record.dtype or "").startswith(("float", "bfloat", "hifloat")):
         return None
     parameter = record.parameter or ""

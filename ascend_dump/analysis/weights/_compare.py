@@ -27,13 +27,14 @@ def compare_weights(
 
     actual, reference  each a .safetensors file, a file of `torch.save` (which is not unpickled), a directory of these
                        with or without an index of Hugging Face, or a dump; the reference is assumed to be correct
-    earlier            an earlier state of the reference: weights that differ and are equal to it are stale
+    earlier            an earlier state of the reference. A weight that differs from the reference, but is equal to this
+                       state, is stale
     watch              an iterator function that receives each tensor read and yields it, for a progress display
 
-    Weights are paired by the content of their rows: equal, cast, permuted, split, concatenated and transposed ones are
-    found under any name. What has no equal content is expected where it is in other layers, and then by its name.
-    Tensors are read in pieces, once or twice; the memory needed is 8 bytes for each row and a piece of 16 MB; a weight
-    that may be transposed is loaded as a whole.
+    Weights are paired by the content of their rows, so a weight is found under any name, also if it was cast, permuted,
+    split, concatenated or transposed. A weight without equal content is paired like the same weight of other layers, or
+    else by its name. Tensors are read once or twice, in pieces of 16 MB. In addition, 8 bytes of memory are needed for
+    each row. A weight that may be transposed is loaded as a whole.
 
     Raises the errors of `open_weights`: DumpNotFound, CorruptDump, UnknownFormat, ConfigError, NotSupported.
 
@@ -56,7 +57,7 @@ def _unchanged(tensors: Iterable[Any]) -> Iterable[Any]:
 
 
 def _minorities(findings: list[WeightFinding]) -> list[WeightFinding]:
-    """Return the findings; a layout that few layers have, unlike others of the same names, is a difference."""
+    """Return the findings. A layout becomes a difference if more layers have another layout of the same weight."""
     layouts: dict[Any, Counter[tuple[str, str]]] = {}
     for finding in findings:
         if finding.verdict in ("equal", "noise"):
@@ -82,7 +83,11 @@ def _templates(finding: WeightFinding) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _stale(findings: list[WeightFinding], actual: Weights, earlier: Optional[Weights]) -> Iterable[WeightFinding]:
-    """Yield the findings; an update of few weights, or a state equal to the earlier one, becomes stale."""
+    """Yield the findings. The relation of weights that were not brought up to date becomes "stale".
+
+    These are weights that are equal to the earlier state, and weights that are a small update away while more weights
+    are equal than updated.
+    """
     updated = [finding for finding in findings if finding.relation in ("updated", "different")]
     same = sum(finding.verdict in ("equal", "noise") for finding in findings)
     is_few = sum(finding.relation == "updated" for finding in findings) < same

@@ -11,7 +11,7 @@ from ascend_dump.common.units import counted
 
 __all__ = ["RELATIONS", "WeightComparison", "WeightFinding", "WeightPart"]
 
-#: The verdicts, the worst one last; words of `compare`.
+#: The verdicts, the worst one last, with the same names as in `compare`.
 _VERDICTS = ("equal", "noise", "unmatched", "different", "unreadable")
 #: Every relation, with its meaning.
 RELATIONS = {
@@ -37,7 +37,10 @@ RELATIONS = {
 
 
 class WeightPart(NamedTuple):
-    """Rows of one weight of actual that are rows of one of the reference; columns or elements if `unit` says so."""
+    """Consecutive rows of a weight of actual, and the rows of a weight of the reference that correspond to them.
+
+    unit  "rows", "columns" or "elements": the unit of `start`, `length` and `reference_start`
+    """
 
     actual: str
     start: int
@@ -52,9 +55,9 @@ class WeightFinding(NamedTuple):
 
     relation   a key of RELATIONS
     verdict    equal, noise (rounding), unmatched, different or unreadable
-    text       the layout, empty where the relation says all
-    measure    words for the difference of elements that were measured
-    parts      the first rows that correspond, where the layouts differ
+    text       the layout in words; "" if the relation says enough
+    measure    the size of the difference in words; "" if there is none
+    parts      the first parts that correspond, if the layouts differ
     relative, largest  L2 norm of the difference relative to the reference, and largest absolute difference, of the
                elements that were measured; None if all rows are equal
     """
@@ -71,7 +74,12 @@ class WeightFinding(NamedTuple):
 
 
 class WeightComparison(NamedTuple):
-    """The result of `compare_weights`; `findings` has the worst ones first."""
+    """The result of `compare_weights`.
+
+    findings  the findings, the worst ones first
+    totals    number of weights of actual, and of the reference
+    nbytes    size of all weights of both sides
+    """
 
     actual: str
     reference: str
@@ -86,14 +94,17 @@ class WeightComparison(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of weights of actual, or of the reference where there are none, by relation."""
+        """The number of weights by relation.
+
+        Weights of actual are counted. If a finding has none, its weights of the reference are counted.
+        """
         counts = Counter[str]()
         for finding in self.findings:
             counts[finding.relation] += len(finding.actual) or len(finding.reference)
         return {relation: counts[relation] for relation in RELATIONS if counts[relation]}
 
     def groups(self) -> list[tuple[str, str, str]]:
-        """Return relation, names and text of each group of findings that say the same of several layers."""
+        """Group the findings that differ only in the layer. Return the relation, names and text of each group."""
         groups: dict[tuple[Any, ...], list[WeightFinding]] = {}
         for finding in self.findings:
             groups.setdefault(_group_key(finding), []).append(finding)
@@ -170,7 +181,7 @@ def _patterns(findings: Sequence[WeightFinding], is_actual: bool) -> Iterator[st
 
 
 def _few(names: Sequence[str], most: int = 3) -> str:
-    """Return the first names; those after the first without the words that they share with it."""
+    """Join the first names. Names after the first are shortened by the leading words that they share with the first."""
     shown = list(names[:most])
     first = shown[0] if shown else ""
     for number, name in enumerate(shown[1:], 1):

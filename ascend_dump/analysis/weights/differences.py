@@ -1,4 +1,4 @@
-"""Measure tensors that are paired and not equal: cast, scaled, updated or another content."""
+"""Measure the difference of two paired tensors, and classify it: cast, scaled, updated or different."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 __all__ = ["WeightDifference", "measured"]
 
-#: Types that weights pass through on their way, besides those of both sides.
+#: Types to which a weight may have been rounded on its way, besides the types of both sides.
 _ROUNDING = ("bfloat16", "float16")
-#: The fewest distinct values of a rounded tensor: a vector of ones is a rounding of anything near it.
+#: Minimum number of distinct values of a cast tensor: a vector of ones is the rounding of any vector near it.
 _FEWEST_VALUES = 3
-#: The relative L2 norm of an update that leaves the weights recognisable; of unrelated random weights it is 1.4.
+#: Maximum relative L2 norm of an update. The relative L2 norm of the difference of unrelated random weights is 1.4.
 _UPDATE = 0.3
 
 
@@ -27,7 +27,8 @@ class WeightDifference(NamedTuple):
     """The difference of paired elements.
 
     relation  "equal", "cast", "scaled", "updated" or "different"
-    unequal   elements that differ, of `total`
+    text      the difference in words
+    unequal   number of elements that differ, of `total` elements
     relative  L2 norm of the difference, relative to the reference
     largest   largest absolute difference
     """
@@ -41,7 +42,10 @@ class WeightDifference(NamedTuple):
 
 
 def measured(pieces: Iterable[tuple[np.ndarray, np.ndarray]], dtype: str, reference_dtype: str) -> WeightDifference:
-    """Measure paired elements. pieces: flat arrays of actual and of the reference, in the types `dtype` and `other`."""
+    """Measure the difference of paired elements.
+
+    pieces: flat arrays of actual and of the reference, with the types `dtype` and `reference_dtype`
+    """
     import numpy as np
 
     unequal = total = 0
@@ -87,7 +91,7 @@ def measured(pieces: Iterable[tuple[np.ndarray, np.ndarray]], dtype: str, refere
 
 
 def _real(array: np.ndarray) -> np.ndarray:
-    """Return complex numbers as twice as many real ones, others as they are."""
+    """Return the parts of complex numbers as real numbers, twice as many; other arrays unchanged."""
     return array.view(array.real.dtype) if array.dtype.kind == "c" else array
 
 
@@ -112,7 +116,7 @@ def _scale(sums: np.ndarray, dtype: str) -> Optional[float]:
     if kind is None or not sums[1] or not sums[3]:
         return None
     scale = float(sums[2] / sums[1])
-    # Summing in float64 leaves this relative error in the remainder.
+    # The sums are computed in float64, which leaves a relative error of up to 1e-13 in the remainder.
     remainder = max(sums[3] - scale * sums[2], 0.0) / sums[3]
     is_explained = remainder <= max(kind.unit**2, 1e-13)
     return scale if is_explained and abs(scale - 1) > 4 * kind.unit else None

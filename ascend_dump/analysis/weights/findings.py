@@ -17,7 +17,7 @@ __all__ = ["findings_of"]
 
 
 def findings_of(actual: Side, reference: Side, matches: Matches) -> Iterator[WeightFinding]:
-    """Yield a finding for each group of weights that belong together, in no order."""
+    """Yield a finding for each group of weights that belong together, in no particular order."""
     yield from _whole(actual, reference, matches)
     for members in _groups(matches.maps):
         finding = WeightGroup(actual, reference, members, matches.maps).finding()
@@ -78,7 +78,7 @@ def _distance(numbers: tuple[int, ...], partner_numbers: tuple[int, ...]) -> Opt
 
 
 def _usual_distances(actual: Side, reference: Side, matches: Matches) -> dict[tuple[str, str], Any]:
-    """Return by templates of names how far the numbers of partners usually are apart."""
+    """Return the usual distance between the numbers in the names of two partners, by the templates of these names."""
     distances: dict[tuple[str, str], Counter[Any]] = {}
     for number, partner, _ in matches.whole:
         name, partner_name = parsed(actual.names[number]), parsed(reference.names[partner])
@@ -95,7 +95,10 @@ def _usual(counts: Counter[Any], are_same_names: bool) -> Any:
 
 
 def _groups(maps: dict[int, RowMap]) -> list[tuple[list[int], list[int]]]:
-    """Return groups of weights whose rows are in each other, as numbers of actual and of the reference."""
+    """Return groups of weights that share rows: for each group its weights of actual and its weights of the reference.
+
+    A weight is given by its number in its `Side`.
+    """
     parent: dict[tuple[int, int], tuple[int, int]] = {}
 
     def root(node: tuple[int, int]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Describe in words where the rows of tensors are on the other side."""
+"""Describe in words how the rows of tensors are arranged on the other side."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ if TYPE_CHECKING:
 
 __all__ = ["RowRun", "RowRuns", "RowUnit", "describe_joined", "describe_permutation", "runs_of", "short_names"]
 
-#: Rows, runs and names that are listed.
+#: Maximum number of runs, and about the maximum number of names, that a text lists.
 _MOST_LISTED = 4
 
 
 class RowUnit(NamedTuple):
-    """size: elements of a vector in one row of it; 1 for matrices."""
+    """The unit in which a text counts the rows of a tensor.
+
+    noun  "rows", "columns" or "elements"
+    size  number of units in a row: the number of elements for a vector, else 1
+    """
 
     noun: str
     size: int = 1
@@ -31,7 +35,7 @@ class RowUnit(NamedTuple):
 
 
 class RowRun(NamedTuple):
-    """Consecutive rows from `start` on that are consecutive rows from `other_start` on in the tensor `other`."""
+    """Consecutive rows from `start` on that are the consecutive rows from `target_start` on in the tensor `target`."""
 
     start: int
     length: int
@@ -43,7 +47,7 @@ RowRuns = list[RowRun]
 
 
 def runs_of(targets: np.ndarray, rows: np.ndarray) -> RowRuns:
-    """Return the runs of a map of rows, in order, without rows that have no partner."""
+    """Return the runs of rows with a partner, in order. targets, rows: as in `RowMap`."""
     import numpy as np
 
     if not len(targets):
@@ -59,7 +63,7 @@ def runs_of(targets: np.ndarray, rows: np.ndarray) -> RowRuns:
 
 
 def describe_permutation(rows: np.ndarray, unit: RowUnit) -> tuple[str, bool]:
-    """Return words for a permutation of rows, and True if it is a regular one, as of rotary embeddings."""
+    """Describe a permutation of rows. Return also True if it interleaves parts, as for rotary embeddings."""
     import numpy as np
 
     count = len(rows)
@@ -106,9 +110,9 @@ def _interleaving(rows: np.ndarray) -> Optional[tuple[int, int, int]]:
 
 
 def describe_joined(runs: RowRuns, names: dict[int, str], unit: RowUnit) -> tuple[str, bool]:
-    """Return words for a tensor with the rows of several others, and True if these are whole and in order.
+    """Describe a tensor with the rows of several others. Return also True if all rows of the others are in order.
 
-    runs: of the joined tensor. names: short names of the others.
+    runs: the runs of the joined tensor. names: short names of the others, by their numbers.
     """
     runs = sorted(runs)
     order = list(dict.fromkeys(run.target for run in runs))
@@ -145,7 +149,7 @@ def _shortened(texts: Sequence[str]) -> list[str]:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return names without the words that all begin or end with.
+    """Return names without the leading and the trailing words that all of them share.
 
     >>> short_names(["layers.0.q_proj.weight", "layers.0.k_proj.weight"])
     ['q_proj', 'k_proj']
@@ -159,7 +163,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def _common(lists: Sequence[tuple[str, ...]]) -> int:
-    """Return the number of leading words that all have, fewer than any has."""
+    """Return the number of leading words that all lists share, but less than the length of the shortest list."""
     count = 0
     for words in zip(*lists):
         if len({*words}) > 1:

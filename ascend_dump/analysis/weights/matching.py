@@ -1,7 +1,8 @@
 """Find for each weight of one checkpoint the weights of the other with the same rows.
 
-By content first: whole tensors, then rows, then columns. What is left is expected where it is in other layers, and last
-by its name.
+Weights are paired by content first: whole tensors, then rows, then columns. The rows of the remaining weights are then
+expected, without equal content: like the rows of the same weight in other layers, or in the weight with the most
+similar name.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Matches", "match_weights"]
 
-#: Weights of other layers whose rows are tried.
+#: Maximum number of other layers whose row maps are tried for a weight.
 _MOST_SIBLINGS = 4
 
 
 class Matches(NamedTuple):
-    """The partners of the weights of actual.
+    """The partners of the weights. A weight is given by its number in its `Side`.
 
-    whole   (weight of actual, of the reference, type) with the same bytes after rounding to the type
-    copies  weights that are equal to one with another partner: (side, number, number on the other side)
-    maps    by weight of actual, where its rows are
-    equal_to  weights of actual that are equal to one of the reference with another partner
-    alone   weights of actual, and of the reference, without a partner
+    whole   (weight of actual, weight of the reference, type): tensors with the same bytes after rounding to the type
+    copies  (side, weight, weight of the other side): weights whose equal weight of the other side has another partner
+    maps    by weight of actual: the partners of its rows
+    equal_to  by weight of actual: an equal weight of the reference that has another partner
+    alone   the weights of actual, and the weights of the reference, without a partner
     """
 
     whole: list[tuple[int, int, str]]
@@ -42,7 +43,12 @@ class Matches(NamedTuple):
 
 
 class _Matching:
-    """Weights that have no partner yet, and the maps so far."""
+    """The state of a matching.
+
+    unpaired  for each side: the weights that have no partner as a whole
+    maps      by weight of actual: the row maps found up to now. An expected map contains pairs of rows that differ
+    covered   the weights of the reference that occur in a map
+    """
 
     def __init__(self, actual: Side, reference: Side) -> None:
         self.sides = actual, reference
@@ -56,10 +62,10 @@ class _Matching:
         self._equal_to: list[dict[int, int]] = [{}, {}]
 
     def pair_whole(self) -> None:
-        """Pair tensors with the same bytes; by name where several have them."""
+        """Pair tensors with the same bytes. If several tensors have the same bytes, pair them by name."""
         actual, reference = self.sides
         keys = sorted({dtype for hashes in actual.hashes for dtype in hashes})
-        # The same type on both sides before types that one side is rounded to.
+        # Tensors that have the same type on both sides are paired before tensors that are equal after rounding.
         for is_same in (True, False):
             for key in keys:
                 for numbers, candidates in self._groups(key, is_same):
@@ -138,7 +144,7 @@ class _Matching:
         return tensor.size // max(side.rows(number), 1)
 
     def map_vectors_as_matrices(self) -> None:
-        """Expect the elements of a bias where the rows of its weight are."""
+        """Map the elements of each bias without a partner like the rows of its weight."""
         actual, reference = self.sides
         maps = {**self.maps, **{i: self._identity(i, j, dtype) for i, j, dtype in self.whole}}
         for number in [number for number in self.unpaired[0] if number not in self.maps]:
@@ -159,7 +165,11 @@ class _Matching:
 
     @staticmethod
     def _of_vector(rows: RowMap, size: int) -> Optional[RowMap]:
-        """Return the map of the pieces of a vector whose elements are where the rows are; None if pieces are cut."""
+        """Convert the row map of a matrix to the map of a vector that has one element per row of the matrix.
+
+        A row of the vector has `size` elements. Returns None if the elements of a row are not together on the other
+        side.
+        """
         import numpy as np
 
         if not size or len(rows.targets) % size:
@@ -171,7 +181,7 @@ class _Matching:
         return rows._replace(targets=targets[:, 0], rows=positions[:, 0] // size, exact=targets[:, 0] < -1)
 
     def map_as_in_other_layers(self) -> None:
-        """Expect rows without a partner where those of the same weight of another layer are."""
+        """Map weights with unmapped rows like the same weight of another layer."""
         actual = self.sides[0]
         siblings: dict[tuple[str, tuple[int, ...]], list[int]] = {}
         mapped = {**self.maps, **{i: self._identity(i, j, dtype) for i, j, dtype in self.whole}}
@@ -192,7 +202,10 @@ class _Matching:
                     break
 
     def _moved(self, rows: RowMap, distance: int) -> Optional[RowMap]:
-        """Return the map with the weights of another layer; None unless the reference has all of them unpaired."""
+        """Return the map of the layer that is `distance` layers further.
+
+        Returns None if the reference lacks one of its weights, or if one of them has a partner.
+        """
         reference = self.sides[1]
         partners: dict[int, Optional[int]] = {}
         for target in {*rows.targets.tolist()} - {-1}:
@@ -203,7 +216,10 @@ class _Matching:
         return self._with_partners(rows, partners)
 
     def _with_partners(self, rows: RowMap, partners: dict[int, Optional[int]]) -> Optional[RowMap]:
-        """Return the map with other weights of the reference; None unless these have no partner yet."""
+        """Return the map with each weight of the reference replaced by its entry in `partners`.
+
+        Returns None if an entry is None, or has a partner already.
+        """
         targets = rows.targets.copy()
         for target, partner in partners.items():
             if partner is None or partner not in self.unpaired[1]:
@@ -212,7 +228,7 @@ class _Matching:
         return rows._replace(targets=targets)
 
     def _add(self, number: int, rows: RowMap) -> None:
-        """Add an expected map, after its rows were compared."""
+        """Compare the rows of an expected map, and add the map. A map beyond the end of a tensor is not added."""
         exact = rows.targets < -1
         for target in {*rows.targets.tolist()} - {-1}:
             hashes, reference_hashes = (
@@ -239,14 +255,17 @@ class _Matching:
         return [i for i in actual if i not in self.maps], [j for j in reference if j not in self.covered]
 
     def map_same_names(self) -> None:
-        """Expect weights without a partner in the one of the same name and shape."""
+        """Map each weight without a partner to the weight of the reference with the same name and shape."""
         actual, reference = self.sides
         numbers, candidates = self._unmapped()
         by_name = {reference.names[j]: j for j in candidates}
         self._expect((i, by_name[actual.names[i]]) for i in numbers if actual.names[i] in by_name)
 
     def map_near_rows(self) -> None:
-        """Expect rows without a partner in the most similar rows, of one layer for each template of names."""
+        """Map the rows of weights without a partner to the most similar rows.
+
+        Only one layer is mapped for each template of names. `map_as_in_other_layers` then maps the others.
+        """
         actual, reference = self.sides
         numbers, candidates = self._unmapped()
         first = {parsed(actual.names[i]).template: i for i in reversed(numbers) if len(actual.tensors[i].shape) > 1}
@@ -268,9 +287,10 @@ class _Matching:
                     self._add(number, RowMap(dtype, *expected, expected[0] < -1))
 
     def map_similar_names(self) -> None:
-        """Expect weights without a partner in one of the same shape and numbers with the most similar name.
+        """Map each weight without a partner to the weight of the reference with the most similar name.
 
-        If the sides have names in common, a missing name is a missing weight.
+        Both have the same shape, and the same numbers in their names. If the sides have names in common, nothing is
+        mapped: then a missing name is a missing weight.
         """
         actual, reference = self.sides
         if any(name in reference.number_of for name in actual.names):
@@ -311,7 +331,7 @@ def _but_layer(name: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _agree(rows: RowMap, mapped: Optional[RowMap]) -> bool:
-    """Return True if a map has the partners of all rows that are known."""
+    """Return True if a map agrees with `mapped` in all rows whose partner in `mapped` is exact."""
     if mapped is None:
         return True
     if rows.columns != mapped.columns or len(rows.targets) != len(mapped.targets):
@@ -325,7 +345,8 @@ def _share_numbers(name: str, target: str) -> bool:
     return parsed(name).numbers == parsed(target).numbers
 
 
-#: Rows with rows, columns with columns (parts along the last axis), and transposed tensors.
+#: For each pass of `map_parts`: True for each side whose columns are compared instead of its rows. Columns with columns
+#: find parts along the last axis, rows with columns find transposed tensors.
 _PARTS = ((False, False), (True, True), (True, False), (False, True))
 
 

@@ -1,4 +1,4 @@
-"""Names of weights: their numbers apart from the rest, and how alike two names are."""
+"""Split names of weights into templates and numbers, and pair names by similarity."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ __all__ = ["WeightName", "likeness", "numbers_text", "paired_by_name", "parsed"]
 
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])[0-9]{1,9}(?![A-Za-z0-9])")
 _WORD = re.compile(r"[A-Za-z]+|[0-9]+")
-#: Larger groups of tensors with the same content are paired in their order.
+#: Maximum number of names of a side that are compared with those of the other side. More names are paired in their
+#: order.
 _MOST_COMPARED = 300
 
 
 class WeightName(NamedTuple):
-    """template: the name with {} for each number. numbers: of the layer, the expert and so on."""
+    """The name of a weight, split.
+
+    template  the name with {} in place of each number
+    numbers   the numbers in the name, such as those of the layer and of the expert
+    """
 
     template: str
     numbers: tuple[int, ...]
@@ -44,7 +49,7 @@ def likeness(name: str, candidate: str) -> float:
 
 
 def paired_by_name(names: Collection[str], candidates: Collection[str]) -> list[tuple[str, str]]:
-    """Pair each name with the most similar one of the others; the same names first."""
+    """Pair each name with the most similar candidate. Equal names are paired first."""
     pairs = [(name, name) for name in names if name in set(candidates)]
     same = {name for name, _ in pairs}
     unpaired, unpaired_candidates = ([name for name in side if name not in same] for side in (names, candidates))

@@ -1,8 +1,8 @@
 """Hash the rows of tensors, so that equal rows are found wherever they are.
 
-A tensor is taken as a matrix: its last axis is a row, with further axes while the row is short (the kernel of a
-convolution). A vector is cut into rows of 8 elements. Rows of a type that the other side has are hashed after
-rounding to that type, so a cast changes no hash.
+A tensor is read as a matrix: a row is its last axis. If that is short, as in the kernel of a convolution, a row is
+several of the last axes. A vector is cut into rows of 8 elements. Rows are also hashed after rounding to narrower types
+that the other side has, so that rows are found although they were cast.
 """
 
 from __future__ import annotations
@@ -18,14 +18,20 @@ if TYPE_CHECKING:
 
 __all__ = ["RowHashes", "hash_columns", "hash_rows", "narrower", "row_width"]
 
-#: The fewest elements of a row of a matrix, and the elements of a row of a vector; longer vectors have longer rows.
+#: Minimum number of elements in a row of a matrix; number of elements in a row of a vector; and number of elements from
+#: which a vector has longer rows.
 _SHORTEST, _OF_VECTOR, _LONG_VECTOR = 16, 8, 1 << 20
-#: Elements that are read at once.
+#: Number of elements that are read at once.
 _PIECE = 1 << 22
 
 
 class RowHashes(NamedTuple):
-    """rows: xxh3-64 of each row, shape (rows,). whole: xxh3-128 of all bytes. width: elements of a row."""
+    """The hashes of a tensor.
+
+    rows   xxh3-64 of each row, shape (rows,)
+    whole  xxh3-128 of all bytes
+    width  number of elements in a row
+    """
 
     rows: np.ndarray
     whole: bytes
@@ -33,7 +39,7 @@ class RowHashes(NamedTuple):
 
 
 def narrower(dtype: str, other: str) -> str:
-    """Return the type of the two with the coarser rounding; `dtype` itself if one of them does not round."""
+    """Return the type of the two with the coarser rounding; `dtype` itself if one of them is no type of floats."""
     kind, other_kind = float_kind(dtype), float_kind(other)
     if kind is None or other_kind is None:
         return dtype
@@ -83,7 +89,7 @@ def hash_rows(tensor: WeightTensor, dtypes: Collection[str]) -> dict[str, RowHas
 
 
 def hash_columns(tensor: WeightTensor, dtype: str) -> RowHashes:
-    """Return the hashes of the columns of a tensor, of each matrix of its last two axes. Raises ReadError."""
+    """Return the hashes of the columns of all matrices in the last two axes of a tensor. Raises ReadError."""
     import numpy as np
     import xxhash
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["RowIndex", "RowMap", "expected_rows", "nearest_rows"]
 
 
-#: Elements of a row that are compared for similarity, the cosine from which on rows are similar, and the products that
-#: are held at once.
+#: Number of leading elements of a row that are compared for similarity, cosine above which two rows are similar, and
+#: maximum number of products in memory at once.
 _SAMPLE, _NEAR, _MOST_PRODUCTS = 64, 0.9, 1 << 24
-#: Pairs of rows that are compared at most, in some seconds: two embeddings have more.
+#: Maximum number of pairs of rows that are compared, which takes some seconds. Two embeddings have more.
 _MOST_COMPARED = 1 << 31
 
 
@@ -25,10 +25,10 @@ class RowMap(NamedTuple):
     """The partner of each row of a tensor.
 
     dtype    the type to which both sides are rounded
-    targets  number of the tensor on the other side, -1 where there is none; shape (rows,)
-    rows     its row
-    exact    True where both rows have the same bytes after rounding
-    columns  of both sides: True if columns of the last two axes take the place of rows
+    targets  number of the partner's tensor on the other side, -1 for a row without a partner; shape (rows,)
+    rows     index of the partner in that tensor
+    exact    True if both rows have the same bytes after rounding
+    columns  for each side: True if columns of matrices are mapped instead of rows
     """
 
     dtype: str
@@ -42,7 +42,7 @@ class RowIndex:
     """All rows of some tensors, by their hashes."""
 
     def __init__(self, tensors: Mapping[int, np.ndarray]) -> None:
-        """tensors: number of a tensor -> hashes of its rows."""
+        """Create an index. tensors: the hashes of the rows of each tensor, by its number."""
         import numpy as np
 
         self._rows_of = tensors
@@ -55,8 +55,10 @@ class RowIndex:
         self._rows = np.concatenate([*rows, np.empty(0, np.int64)])[order]
 
     def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tensor (-1: none) and the row with each hash. A row that occurs repeatedly continues the rows
-        before it, or is in the tensor that most rows are in.
+        """Return for each hash the tensor (-1: none) and the row with this hash.
+
+        If several rows have the hash, a row that continues the rows before it is chosen, else a row of the tensor with
+        most of the other rows, else the first one.
         """
         import numpy as np
 
@@ -78,7 +80,7 @@ class RowIndex:
     def _repeated(
         self, row_hash: int, position: int, targets: np.ndarray, rows: np.ndarray, usual: Optional[int]
     ) -> tuple[Optional[int], int]:
-        """Return a likely place of a row that occurs repeatedly; None for the first one."""
+        """Choose one of several rows with the same hash: return its tensor and row, (None, 0) for the first one."""
         guesses: list[tuple[int, int]] = []
         if position and targets[position - 1] >= 0:
             guesses.append((int(targets[position - 1]), int(rows[position - 1]) + 1))
@@ -92,10 +94,11 @@ class RowIndex:
 
 
 def nearest_rows(tensor: WeightTensor, candidates: Mapping[int, WeightTensor]) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each row of a tensor the tensor (-1: none) and the row with almost the same direction.
+    """Return for each row of a tensor the candidate (-1: none) and the row with almost the same direction.
 
-    Compares the first elements of the rows of each; returns none if there are too many. candidates: by number, with
-    rows of the same length.
+    Only the first elements of rows are compared. If there are too many rows, the result is -1 for all of them.
+
+    candidates: tensors by their numbers, with rows of the same length
     """
     import numpy as np
 
@@ -133,9 +136,9 @@ def _directions(tensor: WeightTensor) -> np.ndarray:
 def expected_rows(
     positions_found: tuple[np.ndarray, np.ndarray], sizes: Mapping[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fill gaps: a row without an equal one is expected beside the partners of the rows around it.
+    """Fill gaps: the partner of a row without an equal row is expected next to the partners of the rows around it.
 
-    sizes: rows of each tensor of the other side. Returns targets and rows; rows with a partner are unchanged.
+    sizes: number of rows of each tensor of the other side. Returns targets and rows; rows with a partner are unchanged.
     """
     import numpy as np
 

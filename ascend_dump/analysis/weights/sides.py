@@ -1,4 +1,4 @@
-"""The tensors of both sides, with the hashes of their rows as far as they were needed."""
+"""The tensors of both sides, with the hashes of their rows. Hashes of columns are computed when they are needed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Watch = Callable[[Iterable[WeightTensor]], Iterable[WeightTensor]]
 
 
 class Side:
-    """One checkpoint. Tensors are known by their number in it.
+    """One checkpoint. A tensor is identified by its number, its position in the checkpoint.
 
-    hashes      by tensor, of its rows: by the type that they were rounded to
+    hashes      for each tensor: the hashes of its rows, by the type to which the rows were rounded
     unreadable  tensors that cannot be read, with the reason
     """
 
@@ -41,14 +41,14 @@ class Side:
         return tensor.size // max(length, 1)
 
     def unit(self, number: int, *, columns: bool = False) -> RowUnit:
-        """Return what a row of the tensor is called."""
+        """Return the unit in which texts count the rows of a tensor."""
         tensor = self.tensors[number]
         if columns:
             return RowUnit("columns")
         return RowUnit("elements", row_width(tensor.shape)) if len(tensor.shape) < 2 else RowUnit("rows")
 
     def columns(self, number: int, dtype: str) -> Optional[RowHashes]:
-        """Return the hashes of the columns; None for vectors, and where the tensor cannot be read."""
+        """Return the hashes of the columns; None for a vector, and for a tensor that cannot be read."""
         tensor = self.tensors[number]
         if len(tensor.shape) < 2 or not tensor.size or number in self.unreadable:
             return None

@@ -1,4 +1,4 @@
-"""Describe a group of weights: their layout, what differs, and what is missing."""
+"""Describe a group of weights that share rows: their layout, their difference, and rows that are missing."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["WeightGroup", "cast_text"]
 
 _Types = tuple[tuple[str, ...], ...]  # of actual, and of the reference
-#: Elements that are measured at once, and parts that a finding keeps.
+#: Number of elements that are measured at once, and maximum number of parts in a finding.
 _PIECE, _MOST_PARTS = 1 << 21, 16
 
 
 def cast_text(dtype: str, target: str) -> str:
-    """Return words for the types of weights of actual and of the reference."""
+    """Return the text about the types of weights of actual (`dtype`) and of the reference (`target`)."""
     return f"{target} in the reference, {dtype} here"
 
 
@@ -40,7 +40,11 @@ def _types(side: Side, members: Iterable[int]) -> tuple[str, ...]:
 
 
 class _Layout(NamedTuple):
-    """relation, text: of weights without differences. is_usual: False for an order of rows that no design has."""
+    """The arrangement of the rows of a group on both sides.
+
+    relation, text  the relation and text of a finding if all values are equal
+    is_usual        False for an order of rows that no design of models has, so that the order is a difference
+    """
 
     relation: str
     text: str
@@ -48,7 +52,7 @@ class _Layout(NamedTuple):
 
 
 class WeightGroup:
-    """Weights of both sides whose rows are in each other."""
+    """Weights of both sides that share rows."""
 
     def __init__(
         self, actual: Side, reference: Side, numbers: tuple[list[int], list[int]], maps: dict[int, RowMap]
@@ -59,7 +63,7 @@ class WeightGroup:
         self.columns = next(iter(self.maps.values())).columns
 
     def finding(self) -> WeightFinding:
-        """Return what the weights of actual are, compared with those of the reference."""
+        """Compare the weights of actual with those of the reference, and return the finding."""
         self._order_members()
         sides = [*zip(self.sides, (self.actual, self.reference))]
         types = tuple(_types(side, members) for side, members in sides)
@@ -80,7 +84,7 @@ class WeightGroup:
     def _relation(
         layout: _Layout, difference: Optional[WeightDifference], types: _Types, is_incomplete: bool
     ) -> tuple[str, str, str]:
-        """Return the relation, the verdict, and words for the types if they differ and the rest is equal."""
+        """Return the relation, the verdict, and a text about the types if only the types differ."""
         is_rounded = difference is not None and difference.relation == "cast"
         if difference is not None and difference.relation not in ("equal", "cast"):
             return difference.relation, "different", ""
@@ -95,7 +99,7 @@ class WeightGroup:
         return relation, "noise", "" if is_told else cast_text(", ".join(types[0]), ", ".join(types[1]))
 
     def _order_members(self) -> None:
-        """Put the members of each side in the order in which the other side has them."""
+        """Sort the members of each side by the order of their rows on the other side."""
         runs = [
             (run.target, run.target_start, number, run.start) for number in self.actual for run in self._runs(number)
         ]
@@ -172,7 +176,7 @@ class WeightGroup:
                 )
 
     def _inexact(self) -> Iterator[tuple[int, RowRun]]:
-        """Yield the runs of rows that are expected to be equal and are not, with the weight of actual."""
+        """Yield the runs of rows that differ from their expected partners, each with its weight of actual."""
         import numpy as np
 
         for number in self.actual:
@@ -218,7 +222,7 @@ class WeightGroup:
         return tensor.shape[-2] if self.columns[0] else row_width(tensor.shape)
 
     def _incomplete(self) -> str:
-        """Return words for rows without a partner; empty if there are none, or if a dump may lack them."""
+        """Return a text about the rows without a partner; "" if there are none."""
         import numpy as np
 
         actual, reference = self.sides
@@ -239,7 +243,7 @@ class WeightGroup:
 
     @staticmethod
     def _of(side: Side, members: list[int], number: int) -> str:
-        """Return the short name of a member, empty if it is the only one."""
+        """Return " of" and the short name of a member; "" if it is the only one."""
         if len(members) == 1:
             return ""
         return f" of {short_names([side.names[member] for member in members])[members.index(number)]}"

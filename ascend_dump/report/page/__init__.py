@@ -1,7 +1,7 @@
 """The report: one HTML file, without requests to a network.
 
 `write_page` writes a `PageContent`. The sources of script and style are in this folder. Names from dumps are inserted
-as text only, and the content policy allows the script of the page alone.
+as text only, and the content policy lets the browser run no script except the page's own.
 
 >>> from ascend_dump.report.page import PageContent, PageRow, build_page
 >>> page = build_page(PageContent("two dumps", rows=(), verdict="equal", sentence="Both dumps are the same."))

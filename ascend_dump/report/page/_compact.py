@@ -35,7 +35,7 @@ _FORWARD, _BACKWARD, _OTHER = "#0072b2", "#e69f00", "#7f8b98"
 
 def compact(content: PageContent) -> str:
     """Return the page as HTML for the output of a notebook cell."""
-    # Of a comparison the strip shows the errors, so no statistics are needed. Of a single dump it shows magnitudes.
+    # For a comparison the strip shows the errors, which need no statistics. For a single dump it shows magnitudes.
     most_read = 0 if content.compared else _MOST_READ
     table = RowTable(content.rows, [finding.record for finding in content.findings], most_read=most_read)
     counts = Counter[int]()

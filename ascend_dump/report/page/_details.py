@@ -19,8 +19,8 @@ __all__ = ["MOST_DETAILS", "details_of", "excerpts_of"]
 MOST_DETAILS = 200
 #: Maximum number of bytes of tensors that are read for histograms and heat maps.
 _MOST_READ = 1 << 30
-#: Number of source lines shown before and after a call; and maximum bytes of a source file, characters of a line, and
-#: number of files.
+#: Number of source lines shown before and after a call. Limits of what is read: bytes of a source file, characters of a
+#: line, and number of files.
 _AROUND = 3
 _MOST_SOURCE = 2 << 20
 _MOST_LINE = 400

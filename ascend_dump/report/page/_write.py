@@ -137,7 +137,10 @@ def _without_drawings(details: Mapping[Any, Mapping[str, Any]], without: int) ->
 
 
 def _policy(script: str, style: str, *, live: bool) -> str:
-    """Return the Content-Security-Policy: only parts of the page are loaded. live: its server may be asked too."""
+    """Return the Content-Security-Policy, which lets the browser load nothing from outside the page.
+
+    live: the page may also send requests to its own server
+    """
     return (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
         f"{'connect-src ' + chr(39) + 'self' + chr(39) + '; ' if live else ''}base-uri 'none'; form-action 'none'"

@@ -37,8 +37,9 @@ _NUMBERS = ("step", "rank", "device", "index")
 
 
 class _StatisticsReader:
-    """Returns the statistics of records. If the dump has none, it computes them from at most `most_read` bytes in all.
+    """A reader of the statistics of records. Statistics that the dump lacks are computed from the tensors.
 
+    most_read: maximum number of bytes that are read for all records together
     skipped: number of records that have no statistics because the limit was reached
     """
 

@@ -10,7 +10,8 @@ __all__ = ["Flow", "FlowEnd", "FlowTensor"]
 
 _Root = TypeVar("_Root", bound=Hashable)
 
-#: Maximum number of results that are followed in a step. If a step has more, all its roots count as left.
+#: Maximum number of results that are followed in a step. If a step has more, all its roots (see `FlowEnd`) count as
+#: remaining.
 _MOST = 1 << 14
 #: Operators of a gradient scaler. They leave NaN in gradients, but the scaler then skips the optimizer step, so that no
 #: operator reads these gradients.
@@ -21,7 +22,7 @@ class FlowTensor(NamedTuple):
     """An input or output of an operator.
 
     memory     (address of its storage, first byte, end) of its range in the storage; None if it is unknown
-    storage    the number of the storage, because several storages may have the same address one after the other
+    storage    a number that identifies the storage. An address does not: a later storage may get the same address
     nonfinite  True if it has NaN or Inf
     floating   True if its type can have NaN
     """
@@ -46,7 +47,11 @@ class FlowEnd(Generic[_Root]):
 
 @dataclass(eq=False)
 class _Result(Generic[_Root]):
-    """A tensor with NaN or Inf. is_read: an operator has read it; is_seen: the program itself has read it."""
+    """A tensor with NaN or Inf.
+
+    is_read  True if an operator with floating-point outputs has read the tensor
+    is_seen  True if an operator without outputs has read the tensor: it passes the values to the program
+    """
 
     tensor: FlowTensor
     roots: frozenset[_Root]
@@ -58,7 +63,7 @@ class Flow(Generic[_Root]):
     """Follows NaN and Inf through a step. `look_at` has to be called for all operators, in the order of running.
 
     NaN and Inf end if all operators that read them have finite results, such as `nan_to_num` and `where`. NaN and Inf
-    that no operator has read are left at the end of the step: they may be in a parameter, or in a number that the
+    that no operator has read remain at the end of the step: they may be in a parameter, or in a number that the
     program prints.
     """
 

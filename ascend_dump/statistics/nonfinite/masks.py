@@ -31,7 +31,7 @@ class MaskRule(NamedTuple):
     moves: bool = False
 
 
-#: Operators that may take the value Inf from a number, which is in no record.
+#: Operators that may fill in an Inf that the program passes as a number. Such a number is in no record.
 FILLING = frozenset(
     (
         *("maskedfill", "maskedfills", "maskedfillscalar", "where", "select", "selectv2", "indexfill"),

@@ -237,7 +237,7 @@ def test_without_the_rank_that_was_wrong_a_sum_is_of_unknown_kind(sides: str, tm
     assert named(found) == [(rank, 0, "allreduce__0", "unknown") for rank in (0, 2)]
     assert all(one.evidence[-1] == _NOT_COMPARED and one.first_seen for one in found.origins)
     assert found.to_page().sentence.startswith(
-        "Step 0: allreduce__0 (c10d::allreduce_) on rank 0 is the first origin: its inputs, or some of them"
+        "Step 0: allreduce__0 (c10d::allreduce_) on rank 0 is the first origin: the output differs, and not all inputs"
     )
 
 

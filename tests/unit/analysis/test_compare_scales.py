@@ -71,7 +71,7 @@ def test_elements_that_are_moved_are_exact(tmp_path: Path, name: str) -> None:
     wrong[3, 4] *= np.float32(1 + 1e-6)
     found = compared(tmp_path, operator(f"aten::{name}", [x], [wrong]), operator(f"aten::{name}", [x], [x.copy()]))
     assert found.origins[0].kind == "compute"
-    assert "although it computes nothing" in found.origins[0].evidence[0]
+    assert "although the operator computes nothing" in found.origins[0].evidence[0]
 
 
 def test_a_cast_may_be_rounded_to_either_neighbour(tmp_path: Path) -> None:

@@ -370,7 +370,7 @@ def test_a_copy_that_is_not_alike_is_found(tmp_path: Path) -> None:
         ({"up/*.output.0": "shard 7"}, "do not fit up/aten::mm_0"),
         ({"up/*.output.0": "replicate"}, r"the whole has shape \[6, 24\]"),
         ({"up/*.output.0": "shard 1 of 5 blocks"}, "is not such a part of"),
-        ({"up/*.output.0": "2x3: replicate, shard 1"}, "a mesh of 6 ranks, and 4 have"),
+        ({"up/*.output.0": "2x3: replicate, shard 1"}, "the mesh has 6 ranks, but 4 have"),
     ],
 )
 def test_a_layout_that_shapes_refute_is_refused(tmp_path: Path, layouts: dict[str, str], words: str) -> None:

@@ -171,7 +171,7 @@ class TestTensors:
         record: Any = type("Held", (), {"numpy": lambda self: array})()
         first, whole, heat = tensor_parts(PageRow(record, None))
         assert sum(first["values"]["actual"]["counts"]) == 1 << 20
-        assert "1048576 of them" in first["note"]
+        assert "histogram of 1048576 elements" in first["note"]
         assert sum(whole["values"]["actual"]["counts"]) == array.size
         assert heat["heat"]["what"] == "|value|"
 
