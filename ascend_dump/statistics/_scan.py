@@ -67,4 +67,4 @@ def scanner(dtype: np.dtype[Any]) -> Optional[Callable[[Union[bytes, memoryview]
 
 
 def _unread() -> np.ndarray:
-    raise AssertionError("sums of types in `_NARROW` stay within float64, so no second pass is needed")
+    raise AssertionError("sums of words of at most `_NARROW` bytes stay within float64, so no second pass is needed")

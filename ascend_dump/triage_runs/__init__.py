@@ -86,10 +86,12 @@ def run_triage(
             raise ConfigError(f"{name} is for a comparison with a reference", hint="add the command of the reference")
     if ignore and compares:
         raise ConfigError("ignore is for NaN and Inf, and a comparison looks for differences", hint="leave it out")
-    if symptom is not None and (compares or symptom not in SYMPTOMS):
+    if symptom is not None and symptom not in SYMPTOMS:
+        raise ConfigError(f"symptom={symptom!r}", hint=f"expected one of {', '.join(SYMPTOMS)}")
+    if symptom is not None and compares:
         raise ConfigError(
-            f"symptom={symptom!r}: expected {', '.join(SYMPTOMS)}, without a reference and determinism",
-            hint="leave out the symptom, or both the reference and determinism",
+            f"symptom={symptom!r} was given with {'a reference' if reference else 'determinism'}",
+            hint="leave one of them out: a comparison looks for differences, not for a symptom",
         )
     chosen = str(Steps(steps if steps is not None else "0"))
     limit = None if max_bytes is None else parse_size(max_bytes)

@@ -189,6 +189,7 @@ def test_a_path_that_takes_nothing_is_told(tmp_path: Path, capsys: pytest.Captur
         (["--step", "3", "--run", "--", "true"], "steps is for a comparison"),
         (["--reference", "'", "--run", "--", "true"], "is not a command line"),
         (["--reference", "true", "--determinism", "--run", "--", "true"], "compares a program with itself"),
+        (["--symptom", "zero", "--determinism", "--run", "--", "true"], "symptom='zero' was given with determinism"),
         (["a", "b", "c"], "3 dumps were given, expected a dump and its reference"),
     ],
 )
