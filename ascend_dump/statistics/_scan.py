@@ -28,7 +28,10 @@ class Scan(NamedTuple):
     partial: Any
 
     def is_finite(self) -> bool:
-        """Return True if no element is NaN or Inf. For one-byte types the result is always False: see `statistics`."""
+        """Return True if no element is NaN or Inf.
+
+        For one-byte types, whose patterns are only counted, the result is always False: call `statistics` instead.
+        """
         if self.layout.kind == "integer":
             return True
         return self.layout.table is None and not any(self.partial[_NAN:_POSZERO])
@@ -44,7 +47,7 @@ def scanner(dtype: np.dtype[Any]) -> Optional[Callable[[Union[bytes, memoryview]
     """Return a function that scans the memory of 1 to 2**30 contiguous elements of a dtype.
 
     The function raises ValueError for memory that is not aligned. Return None instead of a function if one pass is not
-    enough for the dtype, or if the dtype's kernel is not compiled yet.
+    enough for the dtype, if its bytes are not in native order, or if its kernel is not compiled yet.
     Raises ConfigError (AD101) for a dtype that has no statistics.
     """
     layout = layout_of(dtype)
@@ -67,4 +70,4 @@ def scanner(dtype: np.dtype[Any]) -> Optional[Callable[[Union[bytes, memoryview]
 
 
 def _unread() -> np.ndarray:
-    raise AssertionError("sums of words of at most `_NARROW` bytes stay within float64, so no second pass is needed")
+    raise AssertionError("sums of the types that `scanner` accepts stay within float64, so no second pass is needed")

@@ -52,7 +52,7 @@ class Statistic(NamedTuple):
     is_count: bool = False
     sum_of: Optional[Callable[[Any, float], Any]] = None
     kernel: Optional[Callable[[Any, float], float]] = None
-    finish: Callable[[Mapping[str, float], int], float] = lambda sums, exponent: math.nan
+    finish: Callable[[Mapping[str, float], int], float] = lambda averages, exponent: math.nan
     needs: tuple[str, ...] = ()
 
     @property
@@ -155,9 +155,9 @@ def _ratio(moment: float, variance: float, order: int) -> float:
     return moment / variance ** (order / 2) if variance else math.nan
 
 
-def _finish_variance(sums: Mapping[str, float], exponent: int) -> float:
+def _finish_variance(averages: Mapping[str, float], exponent: int) -> float:
     try:
-        return math.ldexp(sums["variance"], 2 * exponent)
+        return math.ldexp(averages["variance"], 2 * exponent)
     except OverflowError:
         return math.inf
 
@@ -231,7 +231,7 @@ TABLE: tuple[Statistic, ...] = (
         _merge_moments(3),
         sum_of=_sum_cubes,
         kernel=_sum_cubes_kernel,
-        finish=lambda sums, exponent: _ratio(sums["skewness"], sums["variance"], 3),
+        finish=lambda averages, exponent: _ratio(averages["skewness"], averages["variance"], 3),
         needs=("mean", "variance"),
     ),
     Statistic(
@@ -241,7 +241,7 @@ TABLE: tuple[Statistic, ...] = (
         _merge_moments(4),
         sum_of=_sum_fourth_powers,
         kernel=_sum_fourth_powers_kernel,
-        finish=lambda sums, exponent: _ratio(sums["kurtosis"], sums["variance"], 4),
+        finish=lambda averages, exponent: _ratio(averages["kurtosis"], averages["variance"], 4),
         needs=("mean", "variance", "skewness"),
     ),
 )
@@ -256,7 +256,8 @@ COUNTS: tuple[str, ...] = ("count", *(entry.name for entry in TABLE if entry.is_
 def merged(parts: Sequence[Statistics], times: Optional[Sequence[int]] = None) -> Statistics:
     """Return the statistics of a tensor from the statistics of its parts.
 
-    Counts, max and min are exact, the others correct up to rounding. A field that is None in a part is None.
+    Counts, max and min are exact, the others correct up to rounding. A field is None if it is None in
+    a part that has elements; but a part with nothing but NaN has no max and min, and is left out of these two.
 
     times: how often the elements of each part occur; by default once
 

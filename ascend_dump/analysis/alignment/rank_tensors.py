@@ -21,7 +21,10 @@ __all__ = ["Portion", "RanksOfSide", "WholeTensor", "identity_text"]
 
 
 class Portion(NamedTuple):
-    """Values of a rank, the same values of the other side, and their relation: "part 1 of 2 along axis 0"."""
+    """Values of a rank, or combined from several ranks, and the values that they are compared with.
+
+    name: the relation of these values to the whole tensor: "part 1 of 2 along axis 0"
+    """
 
     values: np.ndarray
     counterpart: np.ndarray
@@ -87,11 +90,12 @@ class RanksOfSide:
         return Placement.of(record.attrs) or self._placements.get(memory_of(record))
 
     def terms(self, record: Record) -> Optional[int]:
-        """Return the number of ranks by which DTensor divided a bias (see `terms_of`); None for other tensors."""
+        """Return the number by which DTensor divided a bias: the number of ranks that add it; None for others."""
         self.placement(record)
         return self._terms.get(id(record), self._terms.get(memory_of(record)))
 
     def added(self, record: Record, placement: Placement) -> Optional[Portion]:
+        """Return the sum or mean over ranks, as both fields; None if the tensor is no term of one."""
         import numpy as np
 
         terms = [axis in ("partial sum", "partial avg") for axis in placement.axes]
@@ -123,9 +127,9 @@ class RanksOfSide:
     def wholes(self, record: Record, part: Record) -> Iterator[WholeTensor]:
         """Yield the whole tensors that the ranks of this side may form, for a part on a rank of the other side.
 
-        If the user or the dump specifies the layout, there is only one whole tensor. Else there is one for each way to
-        split the axis whose sizes differ. If both sides have the same shape, the tensor is whole, or a term of a sum
-        over ranks.
+        If the user or the dump specifies the layout, there is at most one whole tensor. Else there is one for each way
+        to split the axis whose sizes differ. If both sides have the same shape, the tensor is whole, or a term of a
+        sum over ranks.
         """
         import numpy as np
 
@@ -175,7 +179,11 @@ class RanksOfSide:
         return layout.placement(record, self.numbers, shape)
 
     def _joined(self, record: Record, placement: Placement) -> Optional[np.ndarray]:
-        """Return the whole tensor: the parts of the ranks joined, or their terms added; None if shapes do not fit."""
+        """Return the whole tensor: the parts of the ranks joined, or their terms added.
+
+        Return None if the shapes do not fit the recorded placement. Raise ConfigError if they do not fit the layout of
+        the user.
+        """
         import numpy as np
 
         if not any(axis.startswith("shard") for axis in placement.axes):
@@ -193,10 +201,10 @@ class RanksOfSide:
             region = placement.region(-1 if part.rank is None else part.rank)
             if region is None or tuple(side.stop - side.start for side in region) != part.shape:
                 if layout is not None:
-                    raise layout.mismatch(part, f"a tensor of this shape is not such a part of {list(placement.shape)}")
+                    raise layout.mismatch(part, f"a whole of shape {list(placement.shape)} has no part of this shape")
                 return None
             regions.append(region)
-        # Checked before memory is allocated: the shape is a number in a file.
+        # Checked before memory is allocated: the shape was read from a file, which may be damaged or hostile.
         if sum(math.prod(part.shape or ()) for part in parts) != math.prod(placement.shape):
             return None
         whole = np.empty(placement.shape, record.numpy().dtype)

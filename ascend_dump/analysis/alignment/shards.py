@@ -240,7 +240,7 @@ class Portions:
         else:
             cut = self._region(record, whole, placement)
         if cut is None:
-            raise layout.mismatch(record, f"a tensor of this shape is not such a part of {list(whole.shape)}")
+            raise layout.mismatch(record, f"a whole of shape {list(whole.shape)} has no part of this shape")
         return cut
 
     def _placed(self, record: Record, whole: WholeTensor) -> Optional[Portion]:

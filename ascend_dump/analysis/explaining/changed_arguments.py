@@ -52,11 +52,12 @@ class ChangedArguments:
         #: For the current step and each side: the modules with a detach that the other side does not run, and the
         #: origin at this detach.
         self._detached: tuple[list[tuple[str, OriginNumber]], list[tuple[str, OriginNumber]]] = ([], [])
-        #: The origins at calls with different arguments, and at operators that only one side (0: actual) runs.
+        #: The origins at calls with different arguments, and (`_one_sided`) at operators of one side (0: actual).
         self._origins: dict[_Call, OriginNumber] = {}
         self._one_sided: dict[tuple[int, str], OriginNumber] = {}
-        #: The calls in `changed` by operator name, to list each once, and their pairs by operator class.
+        #: The calls (operator name, arguments) that are in `_changed`.
         self._listed: set[_Call] = set()
+        #: By operator class and arguments: pairs of outputs, one for each operator name.
         self._changed: dict[_Call, list[Pair]] = {}
 
     def begin_step(self) -> None:

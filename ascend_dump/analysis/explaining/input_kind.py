@@ -39,6 +39,7 @@ class InputKinds:
         #: By storage: the first operator, apart from views, that reads it, and the index of the operator's input. None
         #: if only views have read it up to now.
         self._readers: dict[int, Optional[tuple[str, int]]] = {}
+        #: Storages that an operator wrote in place, as an optimizer and the running mean of a norm do.
         self._updated: set[int] = set()
         for operator in operators:
             name = operator_class(operator.op_type)
@@ -66,7 +67,7 @@ class InputKinds:
         """
         storage = _storage(record)
         if storage in self._updated or record.parameter or record.attrs.get("requires_grad"):
-            return "parameter"  # updated by an optimizer, or by a norm as its running mean
+            return "parameter"
         if record.dtype is not None and record.dtype.startswith(("int", "uint", "bool")):
             return "input"
         name, index = (self._readers.get(storage) if storage is not None else None) or ("", 0)

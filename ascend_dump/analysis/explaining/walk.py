@@ -3,6 +3,10 @@ before them explains.
 
 A known difference explains the differences that follow from it. A new difference of an output is caused by its operator
 if the inputs do not differ. A new difference of an input is caused by something that was not recorded.
+
+Words of this package: a *draft* is an origin that is still being collected; a *hidden* draft is reported only if later
+differences depend on it. A *stretch* is a part of the programs that the two sides build differently, and its *borders*
+are the tensors that paired operators read from it. A draft is *settled* if an output behind it agrees.
 """
 
 from __future__ import annotations
@@ -51,7 +55,8 @@ class Divergence:
         self._state = RankState(rules, rerun, NoiseJudge(rules, None if rerun is None else rerun.settles))
         #: By module or operator: parts that are built differently and agree.
         self._rebuilt: dict[str, Rebuilt] = {}
-        #: Drafts at updates that only one side runs at the end of the last step.
+        #: Hidden drafts at updates that one side runs after its last operator with a partner. `begin_step` shows them
+        #: if another step follows.
         self._last_updates: list[Draft] = []
         self.begin_step(())
 
@@ -70,10 +75,11 @@ class Divergence:
 
         reference  all operators of the reference
         cast       the types of actual and of the reference, if a whole program computes in another type
-        views      for two frameworks, and each side: the contents of viewed tensors, by the contents of the view. If it
-                   is given, layouts may differ
-        types      for two frameworks: the types in which each side has a tensor
-        spread     another run of the reference, to compare its step with
+        views      for programs in two frameworks: for each side, by the content of a view, the content of the tensor
+                   that is viewed. If it is given, layouts may differ
+        types      for programs in two frameworks: for each side, by the identity of a tensor, the types of the tensor
+                   and of its views
+        spread     the same step in a second run of the reference: it shows how much two runs differ
         stretches  the stretch of each operator without a partner, see `stretches_of`
         wiring     the sources of all inputs
         shards     the tensors of other ranks, if the ranks of one side have parts of the tensors of the other side
@@ -203,7 +209,7 @@ class Divergence:
             state.drafts[number].add_reach(number in reached)
             if isinstance(node, EnteredStretch) and node not in leading:
                 node.is_absorbed = True
-        # The other origins explain the differences of parameters that later steps read.
+        # If another origin too explains a difference, for example of a parameter, then from now on it alone does.
         state.known.drop_causes({number for number in ending if state.drafts[number].reaches_results is False})
         for position, differing in self._differing.items():
             if position not in leading and differing.causes <= ending:
@@ -222,7 +228,7 @@ class Divergence:
         return list(self._rebuilt.values())
 
     def origins(self) -> list[Origin]:
-        """Return the origins, ordered by kind, then by time."""
+        """Return the origins, by `importance`, then in the order of the walk."""
         return self._state.drafts.origins()
 
     def changed(self) -> list[ChangedCall]:
@@ -245,7 +251,10 @@ class Divergence:
         operators.noise.extend(cause.noise)
 
     def _judge_borders(self, operators: OperatorPair, outputs: Sequence[Pair]) -> None:
-        """Decide on differing inputs that leave stretches: their differences are disregarded if all outputs agree."""
+        """Decide on differing inputs that were made inside a stretch.
+
+        If all outputs with more than one element agree, the differences of these inputs are disregarded.
+        """
         state = self._state
         results = [
             pair.verdict for pair in outputs if pair.record.io != "input" and math.prod(pair.record.shape or ()) > 1

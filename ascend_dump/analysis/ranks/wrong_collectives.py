@@ -3,7 +3,8 @@
 Collectives run only on the side with several ranks, so the other side is no reference for them. Their results are
 judged by their inputs: a sum is computed again, and moved data must arrive unchanged. A wrong call is an origin. Later
 differences of tensors over several ranks, and of operators that only these ranks run, follow from it. Operators that
-the single rank runs too are judged by their own inputs and stay origins.
+the single rank runs too are judged by their own inputs and stay origins. A difference first seen at an input follows
+from an earlier wrong call too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ascend_dump.analysis.operators.properties import COLLECTIVES
 from ascend_dump.analysis.ranks.collective_calls import CallBook, operator_key, point_of, record_key
 from ascend_dump.analysis.ranks.collective_results import RankFinding, check_call, in_words
 from ascend_dump.analysis.ranks.vector_clocks import Clock, Point, clocks, happens_before
+from ascend_dump.common.units import counted
 from ascend_dump.reading import Record
 
 __all__ = ["of_one_rank", "once_for_ranks", "with_wrong_calls"]
@@ -35,6 +37,8 @@ class _WrongCall(NamedTuple):
 def with_wrong_calls(origins: Sequence[Origin], records: Iterable[Record], pairs: Iterable[Pair]) -> list[Origin]:
     """Add wrong collective calls to the origins, and remove the origins that follow from these calls.
 
+    Without any origin, the calls are not checked.
+
     records  the records of the side with several ranks, in the order of the dump
     pairs    all pairs, including the pairs of the calls
     """
@@ -44,8 +48,8 @@ def with_wrong_calls(origins: Sequence[Origin], records: Iterable[Record], pairs
     if not wrong:
         return list(origins)
     points = [point_of(origin.pair.record) if _may_follow(origin) else None for origin in origins]
-    # A tensor over several ranks has terms of all of them. All ranks run one program, so the tensor is taken to exist
-    # at the same position on the rank of the wrong call.
+    # A sum over ranks may be wrong because of a term of the rank of the wrong call, so its time is compared on that
+    # rank. All ranks run one program: the tensor is assumed to be at the same position there.
     over_ranks = {
         Point(call.point.rank, point.position)
         for call in wrong
@@ -91,7 +95,7 @@ def of_one_rank(origins: Sequence[Origin]) -> Sequence[Origin]:
     """Return the origins in the order of steps, without combined ones that an origin on a single rank explains.
 
     Combined origins are those at collectives, and at tensors over several ranks, such as a sum. They are dropped if the
-    same or an earlier step has an origin on a single rank, which names the wrong rank.
+    same or an earlier step has an origin on a single rank: that one shows which rank is at fault.
     """
     steps: dict[int, list[Origin]] = {}
     for origin in origins:
@@ -133,12 +137,15 @@ def _checked(records: Iterable[Record]) -> tuple[CallBook, list[_WrongCall]]:
 
 
 def _first_of_each(wrong: Sequence[_WrongCall], times: dict[Point, Clock]) -> list[tuple[_WrongCall, int]]:
-    """Return the first wrong call per operator type and rank, with the number of such calls."""
-    groups: dict[Hashable, list[_WrongCall]] = {}
+    """Return the first wrong call per operator type and rank, with the number of such calls.
+
+    A call with several wrong outputs counts once.
+    """
+    groups: dict[Hashable, dict[Hashable, _WrongCall]] = {}
     for call in sorted(wrong, key=lambda call: times[call.point].total):
         record = call.finding.record
-        groups.setdefault((record.rank, record.op_type), []).append(call)
-    return [(group[0], len(group)) for group in groups.values()]
+        groups.setdefault((record.rank, record.op_type), {}).setdefault(operator_key(record), call)
+    return [(next(iter(group.values())), len(group)) for group in groups.values()]
 
 
 def _is_before(call: _WrongCall, origin: Origin, point: Point, times: dict[Point, Clock]) -> bool:
@@ -152,9 +159,10 @@ def _origin(call: _WrongCall, count: int, follow: Sequence[Origin], pair: Pair) 
     record = call.finding.record
     evidence = [call.finding.reason]
     if count > 1:
-        evidence.append(f"{count - 1} later calls on rank {record.rank} are wrong too")
+        later = counted(count - 1, "later call")
+        evidence.append(f"{later} of this type on rank {record.rank} also gave wrong results")
     if follow:
-        evidence.append(f"{len(follow)} differences of tensors over several ranks come after it")
+        evidence.append(f"{counted(len(follow), 'other difference')} may follow from it")
     settings = {"layers": record.op_name, "data": "tensor", "steps": str(record.step), "ranks": str(record.rank)}
     return Origin(
         "collective",

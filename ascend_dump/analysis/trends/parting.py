@@ -3,8 +3,9 @@
 The distance of two values is the magnitude of the logarithm of their ratio, since curves range over powers of ten.
 With another run of the reference, a curve parts at the first step at which its distance is larger than `TIMES` times
 the noise, and stays larger in most of the following steps. The noise of a curve is the largest distance between the two
-runs of the reference, but at least the noise of most similar curves. Similar curves are needed because a norm that
-hardly changes from step to step is a single sample of the noise.
+runs of the reference, but at least as large as the noise of nine in ten similar curves, and as `ROUNDING`. Similar
+curves are needed because the distance of two runs is nearly the same in every step if a norm hardly changes: its steps
+together are only one sample of the noise.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Parting(NamedTuple):
 
     @property
     def percent(self) -> str:
-        """Return the difference in words: `+12 %`, `x 40`."""
+        """Return the difference as text: `+12 %`, `x40`; `-` if the reference is 0 or a value is not finite."""
         if not self.reference or not math.isfinite(self.actual) or not math.isfinite(self.reference):
             return "-"
         ratio = self.actual / self.reference

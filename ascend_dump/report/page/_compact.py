@@ -68,7 +68,8 @@ def _strip(table: RowTable, compared: bool) -> str:
     heights = [max((_height(table, row, compared) for row in column), default=0.0) for column in columns]
     logarithms = [math.log10(height) for height in heights if 0 < height < math.inf]
     low, high = (min(logarithms), max(logarithms)) if logarithms else (0.0, 1.0)
-    # The axis has at most 12 decades, and at least 1. The smallest value gets half a decade of height.
+    # The axis has 1 to 12 decades, and half a decade below them, so that the smallest value has a visible bar. Values
+    # below the axis have a bar of height 1.
     low, high = max(low, high - 12) - 0.5, max(high, low + 1)
     parts = []
     for index, (column, height) in enumerate(zip(columns, heights)):
