@@ -237,7 +237,10 @@ class DumpRequest:
         self._refuse_idle()
 
     def _refuse_idle(self) -> None:
-        """Raise ConfigError for `until` or `keep` in a scene where they have no effect, or `ignore` without `until`."""
+        """Raise ConfigError for `until` or `keep` in a scene where they have no effect, or `ignore` without `until`.
+
+        With the option `outline`, the few numbers per step for `triage --run`, `ignore` has an effect too.
+        """
         if self.ignore and self.until is None and "outline" not in self.options:
             raise ConfigError(
                 f"ignore={list(self.ignore)} was given without until='nonfinite'",

@@ -115,7 +115,7 @@ def situation_of(language: ConfigLanguage, graph: Optional[Path], *, dynamic_sha
 
 
 def _recognised(by_name: Mapping[str, ConfigLanguage], source: Union[Path, bytes]) -> list[ConfigLanguage]:
-    """Return the possible formats of a source, the most likely first. If no key is recognised, that is acl.json."""
+    """Return the possible formats of a source, the most likely first; only acl.json if no key is recognised."""
     from ascend_dump.native.cann.config.parse import read_source
 
     suffix = "" if isinstance(source, bytes) else source.suffix

@@ -254,7 +254,7 @@ def _save(comparison: Comparison, save: tuple[str, ...], write_mapping: Optional
 
 
 def _print_errors(failures: list[Exception]) -> None:
-    """Print errors on stderr. They are not raised, because with --json stdout has its one document already."""
+    """Print the AscendDumpErrors on stderr. They are not raised, because stdout may have its one document already."""
     from ascend_dump.report.tables import escape_lines
 
     for error in failures:

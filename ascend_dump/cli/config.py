@@ -189,9 +189,10 @@ def _refuse_capture_settings(request: DumpRequest, language: ConfigLanguage, *, 
 def _content(
     file: Path, language: ConfigLanguage, built: Mapping[str, Any], *, overwrite: bool
 ) -> tuple[Mapping[str, Any], list[str]]:
-    """Return the new content of the file, with the keys to preserve; and the keys that `overwrite` makes it lose.
+    """Return the new content of the file, with the keys to preserve; and the existing keys that it does not have.
 
-    Raises ConfigError if a key would be lost without `overwrite`.
+    Raises ConfigError if a key would be lost or get another value without `overwrite`, and if the file is not one of
+    the language.
     """
     from ascend_dump.native.cann.config.parse import read_config
 

@@ -140,7 +140,10 @@ def _sources(sources: tuple[str, ...], listed: Optional[str], out: Path) -> list
 
 
 def _holds_records(path: Path) -> bool:
-    """Return True if a directory is a dump in another format than CANN's, so that its records are converted."""
+    """Return True if a directory is a dump in another format than CANN's, so that its records are converted.
+
+    Raises ConfigError for one file of a dump in the dump format, which is converted by directory.
+    """
     from ascend_dump.converting.convert import find_tasks
     from ascend_dump.converting.records import is_file_of_host_dump, is_host_dump
     from ascend_dump.reading import open_dump

@@ -285,8 +285,8 @@ def lost_fields(lost: Iterable[LostRecords]) -> list[dict[str, Any]]:
 def report_no_match(path: str, selectors: dict[str, Optional[str]]) -> Exit:
     """Report on stderr that no record matches the selectors, and which values the dump has. Return the exit code.
 
-    The code is 3 if a selector matches nothing, which may be a mistyped name. It is 0 if the dump is empty, which is a
-    good result with scene="overflow".
+    The code is 3 if there are selectors, because a name may be mistyped. It is 0 without selectors: then the dump is
+    empty, which is a good result with scene="overflow".
     """
     from ascend_dump.report.tables import escape
 
@@ -309,7 +309,10 @@ def with_existing_values(selectors: dict[str, Optional[str]]) -> Iterator[None]:
 
 
 def existing_values(path: str, selectors: dict[str, Optional[str]]) -> list[str]:
-    """Return a line about the whole dump, and a line per selector with the existing or most similar values."""
+    """Return a line about the whole dump, and a line per selector with the existing or most similar values.
+
+    A selector gets no line if there are many values and none is similar.
+    """
     from difflib import get_close_matches
 
     from ascend_dump.report.tables import counted

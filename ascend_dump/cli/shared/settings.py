@@ -53,7 +53,7 @@ def given_settings(config: Optional[str], options: Mapping[str, Any]) -> dict[st
 
 
 def _values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the given options by the names of DumpRequest's fields. Raises ConfigError for two spellings of one."""
+    """Return the given options by the names of DumpRequest's fields. Raises ConfigError if a field is given twice."""
     values: dict[str, Any] = {}
     for spelling, value in options.items():
         name = ALIASES.get(spelling, spelling)
