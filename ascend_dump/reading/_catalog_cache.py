@@ -242,7 +242,8 @@ class _Store:
     def finish(self, whole: Whole, made_of: str) -> polars.LazyFrame:
         """Return the catalog, and move it to its final path.
 
-        It stays temporary if a part could not be written or has paths outside of the dump, or if the dump changed.
+        It is kept in memory only if a part could not be written or has paths outside of the dump, if the dump changed,
+        or if it cannot be moved.
         """
         import polars as pl
 
@@ -272,7 +273,7 @@ class _Store:
 
 
 def _load(whole: Whole, made_of: str) -> Optional[polars.LazyFrame]:
-    """Return the stored catalog; None if there is none, or if the dump changed since."""
+    """Return the stored catalog; None if there is none, it is damaged or not private, or the dump changed since."""
     for path in _possible_paths(whole.root) if made_of else []:
         try:
             directory = os.lstat(path)

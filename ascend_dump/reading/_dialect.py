@@ -1,8 +1,8 @@
 """The interface of dialects. A dialect reads one format: it recognises the files of a directory by their names.
 
-A dump is opened by one walk over the tree. Each directory is passed to the dialects in order. A
-dialect claims the file names that it knows and returns an Entry for each, without opening a file.
-An entry opens its file when its records are requested.
+A dump is opened by one walk over the tree. Each directory is passed to the dialects in order. A dialect claims the file
+names that it knows, and returns an Entry for each of these files that has records, without opening it. An entry opens
+its file when its records are requested.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Entry:
 
     @property
     def is_api_call(self) -> bool:
-        """True for a file of an API call on an NPU (`aclnnAdd`), if the kernels it started have files of their own."""
+        """True for a file of an API call on an NPU (`aclnnAdd`). Its kernels have files of their own."""
         return False
 
     @property

@@ -62,9 +62,10 @@ _QUICK = 5_000
 class Dump:
     """The records of a dump in the order in which their operators ran, read lazily.
 
-    Iterating opens files one by one; `select` opens none. A record that cannot be read is still listed: its `error`
-    has the reason, and reading its values raises it. `len()` and `bool()` open files. `repr()` opens the files of a
-    small dump only; `root` and `known_values()` open none. A Dump is equal only to itself.
+    Iterating opens files one by one; `select` opens none, except manifests for `label`. A record that cannot be read is
+    still listed: its `error` has the reason, and reading its values raises it. `len()` and `bool()` open files.
+    `repr()` opens the files of a small dump only; `root` and `known_values()` open none. A Dump is equal only to
+    itself.
 
     >>> for record in ascend_dump.open("dumps").select(op="*conv1*", io="output"):   # doctest: +SKIP
     ...     print(record, record.statistics().max)
@@ -148,7 +149,7 @@ class Dump:
     def is_large(self) -> bool:
         """Return True if iterating over all records would be slower than using the columns of a catalog.
 
-        Estimated from file sizes: True from about 50,000 records on. Always False without polars.
+        Estimated from file sizes: True from about 50,000 records on. Always False for a single file or without polars.
         """
         from importlib.util import find_spec
 

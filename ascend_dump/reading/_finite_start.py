@@ -27,11 +27,11 @@ class FiniteStart(NamedTuple):
 
 
 def finite_start(frame: polars.LazyFrame, numbers: Sequence[int]) -> FiniteStart:
-    """Return the files at the start of a dump that have recorded statistics of all tensors, without NaN or Inf.
+    """Count the files at the start of a dump that have recorded statistics of all tensors, without NaN or Inf.
 
     frame: the rows of the catalog; numbers: the numbers of its files (column ENTRY), in the order of the dump. Only
-    files of host dumps are returned: dumps of devices have reports of overflow. No file from the first collective on is
-    returned, because the outputs of a collective may be recorded after other operators.
+    files of host dumps are counted: dumps of devices have reports of overflow. No file from the first collective on is
+    counted, because the outputs of a collective may be recorded after other operators.
     """
     import polars as pl
 

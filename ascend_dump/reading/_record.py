@@ -64,7 +64,7 @@ FIELDS = (
 _OF_BYTES = ("hash", "stride", "storage_offset", "storage_nbytes", "address")
 
 
-#: Bytes of a call whose names of arguments are cached.
+#: Maximum size in bytes of the text of a call whose names of arguments are cached.
 _MOST_REPEATED = 2048
 
 

@@ -93,9 +93,9 @@ class CannDirectory:
     def watched(self, name: DumpName) -> Optional[tuple[str, str]]:
         """Return (layer, watched operator) for a file of the scene "watch"; None for an operator with a similar name.
 
-        A file of a watcher has both names joined, which is ambiguous. The watched operator's own output is dumped too.
-        So the pair is accepted if that operator has a file in the directory, or if the directory has only files with
-        names of watchers (a copied part of a dump).
+        The name of such a file joins both names (LAYER_To_WATCHED), which is ambiguous. The watched operator's own
+        output is dumped too. So a pair is accepted if its watched operator has a file in the directory, or if all files
+        in the directory have joined names (a copied part of a dump).
         """
         pairs = list(watch_pairs(name.op_name))
         if not pairs:

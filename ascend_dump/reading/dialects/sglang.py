@@ -158,7 +158,7 @@ def _parsed_name(tags: _Tags) -> dict[str, Any]:
 def _fields(keys: tuple[str, ...], index: int) -> Optional[dict[str, Any]]:
     """Return the fields for a value in a file; None for metadata.
 
-    keys: the path of the value in `{"value": …, "meta": …}`. An older file contains the value alone: its path in it
+    keys: the path of the value in the file's content, `{"value": …, "meta": …}`. An older file contains the value alone
     """
     if keys[:1] == ("meta",):
         return None

@@ -24,7 +24,10 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
 def torch_file(path: Path, *, follow_links: bool = True) -> Iterator[WeightTensor]:
-    """Yield the tensors of a file. If the file has a key such as "model" or "state_dict", only the tensors below it.
+    """Yield the tensors of a file.
+
+    If no tensor is at the top level, and there is a key such as "model" or "state_dict", only the tensors below this
+    key are yielded.
 
     Raises CorruptDump; NotSupported for a pickle with objects that are not interpreted.
     """

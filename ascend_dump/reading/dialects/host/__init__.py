@@ -152,7 +152,8 @@ class _Lines(Batch):
     def identities(self) -> Iterator[Optional[Hashable]]:
         identities = map(_identity, self._lines)
         if self._first:
-            # In another index the same operator may be cut by the beginning of the file, so this line is marked.
+            # The other dump may have this record inside an index, below other records of the same operator. So the
+            # first record of an index is marked, and is equal only to the first record of an index.
             head = next(identities)
             yield None if head is None else ("first", head)
         yield from identities
@@ -464,7 +465,7 @@ def _attrs(line: Line) -> dict[str, Any]:
 
 
 def _levels(parts: tuple[str, ...]) -> dict[str, Any]:
-    """Return the fields in `{time}/{device}/{model}/{model_id}/{step}` below the directory of the rank."""
+    """Return the fields in the levels `{time}/{device}/{model}/{model_id}/{step}`, and the rank from a level above."""
     levels: dict[str, Any] = {"step": _number(parts[-1]) if parts else None, "rank": rank_of(parts)}
     if len(parts) < 5 or not _TIME.fullmatch(parts[-5]):
         return levels

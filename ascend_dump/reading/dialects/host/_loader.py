@@ -1,4 +1,4 @@
-"""Read the tensors of the dialect `host` from shards. A shard is a file with the tensors of one step."""
+"""Read the tensors of the dialect `host` from shards. A shard is a file with tensors of one step."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Shards:
     def map(self, path: Path) -> Shard:
         """Map a shard, or return the existing mapping if the file has not changed.
 
-        Raises CorruptDump if it is not a regular file, ReadError if it cannot be mapped.
+        Raises CorruptDump if it is missing or not a regular file, ReadError if it cannot be mapped.
         """
         try:
             if isinstance(path, StoredPath):

@@ -13,8 +13,9 @@ debug), and its code in `core/dump` and `pytorch/dump` for everything that those
 - `index` numbers the arguments; each tensor of a list has its own number. `attrs["argument"]` is msprobe's path of the
   argument: "0", "1.2", "mask", "parameters.weight". Parameters of a module are inputs, their gradients
   (parameters_grad) are outputs.
-- `module` is the module that called the API; only the levels L0 and mix record it. `stack` is the call stack in
-  stack.json. `source` is the innermost line of that stack outside PyTorch, MindSpore and msprobe.
+- `module` is the path of a module in the module's own entries. In entries of functions it is the module that called the
+  function; only the levels L0 and mix record it. `stack` is the call stack in stack.json. `source` is the innermost
+  line of that stack outside PyTorch, MindSpore and msprobe.
 - `max` and `min` of a tensor with NaN are unknown, because msprobe writes NaN for both.
 - msprobe's "md5" is the CRC-32 of the bytes; it becomes `attrs["hash"]`. The 64-bit number of the mode `xor` does not
   depend on the order of the values; it becomes `attrs["xor"]`.
