@@ -54,7 +54,7 @@ def release(owner: object) -> None:
 
 
 def holder() -> Optional[str]:
-    """Return a description of the capture that uses the interface, or None."""
+    """Return the adapter or program whose capture uses the interface, as named in `claim`; None if no capture does."""
     return _holders[-1][1] if _holders else None
 
 

@@ -1,7 +1,7 @@
 """The server side of `ascend-dump attach`: handles requests in the process to be captured, one capture at a time.
 
 Requests arrive in the thread of `Listener`. In this thread only state is read, settings are checked and a capture is
-armed. Captures begin and end in the threads of the program.
+armed, or cancelled before its first step. All other captures begin and end in the threads of the program.
 """
 
 from __future__ import annotations
@@ -204,7 +204,10 @@ class Attachment:
         return self._session
 
     def done(self, failure: Optional[Exception] = None) -> None:
-        """Finish the dump after the last step. Called in a thread of the program; the process then waits again."""
+        """Finish the dump after the last step; the process then waits again.
+
+        Called in a thread of the program; before the first step by `ask_to_end`.
+        """
         with self._ends:
             if not self.active:
                 return

@@ -10,7 +10,7 @@ __all__ = ["CallGate"]
 
 log = logging.getLogger("ascend_dump")
 
-#: The recorded calls that the current code runs inside. An asyncio task inherits them from its creator.
+#: The calls that passed a gate and inside which the current code runs. An asyncio task inherits them from its creator.
 _enclosing_calls: ContextVar[tuple[object, ...]] = ContextVar("ascend_dump_calls", default=())
 
 

@@ -62,7 +62,8 @@ class CallsSession(Session):
         self._armed = False
         self._reasons: Optional[list[str]] = []
         self._marks: dict[str, Mapping[str, Any]] = {}
-        #: The counters of the recorded calls. None with `keep=`, and if the session of a call has no counters.
+        #: The counters of the recorded calls. None with `keep=`, if the session of a call has no counters, and if the
+        #: framework cannot be captured again at any time (`Repeats.ALWAYS`).
         self._tallies: Optional[list[Tally]] = [] if request.keep is None else None
         self._shared_directory = run.path / "calls"
         #: The call that each step directory of the framework belongs to (None: no selected call). It is remembered

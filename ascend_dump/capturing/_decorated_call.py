@@ -20,7 +20,7 @@ class CapturedCalls(Protocol):
     def recording(self) -> bool: ...
 
     def begin_call(self) -> bool:
-        """Count a call. Return True if it is recorded as a step; then `end_call` must be called when it returns."""
+        """Count a call. Return True if `end_call` must be called when it returns, as for a call that is a step."""
 
     def end_call(self, error: Optional[BaseException]) -> None:
         """End the step of a call. error: the exception that the call raised, None if it returned."""

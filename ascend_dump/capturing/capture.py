@@ -74,8 +74,8 @@ class _State(Enum):
 class Capture:
     """One dump of one target. Create it with `capture`.
 
-    path      the directory that this capture writes to; it exists after the start. Before, reading it raises
-              CaptureError
+    path      the directory that this capture writes to; it exists after the start, if `ranks=` selects this rank.
+              Before, reading it raises CaptureError
     problems  the problems that the check before the start found, a list of `Problem`
     config    path of the file that the program has to pass to the framework to switch the dump on; None if that is
               not necessary
@@ -158,8 +158,8 @@ class Capture:
     def begin(self) -> Optional[Session]:
         """Arm the dump as `start` does, but leave it to the caller to begin steps.
 
-        Returns the session, None if `ranks=` does not select this rank. Raises the errors that `start` raises with
-        `strict`.
+        Returns the session, None if `ranks=` does not select this rank. Raises the errors of `start`, and the OSError
+        of a full or failing disk.
         """
         return self._arm(tolerant=False)[1]
 
@@ -495,7 +495,7 @@ class Capture:
             self.failed_at_exit(error)
 
     def _captures_each_call(self) -> bool:
-        """Return True if the target or framework counts steps itself: then the dump is armed anew for each call."""
+        """Return True if the target or framework counts steps: then a `CallsSession` makes each call one step."""
         if self._each_call is None:
             adapter = choose(self._target, self._framework)
             self._each_call = adapter.counts_steps(self._target)
@@ -508,7 +508,10 @@ class Capture:
         return self._running is not None
 
     def begin_call(self) -> bool:
-        """Count a call of a decorated function. Return True if it is a step; then `end_call` must follow the call."""
+        """Count a call of a decorated function. Return True if `end_call` must follow the call.
+
+        That is the case if the call is a step, or if the dump is armed in it because it is the first call.
+        """
         each_call = self._captures_each_call()
         number = self._step
         self._step += 1

@@ -124,8 +124,8 @@ class RunDirectory(NamedTuple):
     It is planned before the check of a capture, and created after the check.
     launched: True if the capture was started by ASCEND_DUMP and not by the program itself
     model: for a capture without a target, the name of the model in the dump; "" for none
-    part: if `path` is a directory inside the run, for one call of a decorated function or for all calls: its name; ""
-    for the directory of the run itself
+    part: the name of `path` if it is a directory inside the run, for one call of a decorated function or for all calls;
+    "" if `path` is the directory of the run itself
     """
 
     path: Path

@@ -1,1 +1,1 @@
-"""Modules that several adapters for PyTorch share. All except `base` import torch when they are imported."""
+"""Modules that several adapters for PyTorch share. All except `base` and `warmup` import torch when imported."""

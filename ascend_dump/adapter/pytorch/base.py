@@ -11,7 +11,7 @@ __all__ = ["PyTorchAdapter", "is_torchrun"]
 
 
 class PyTorchAdapter(Adapter):
-    """An adapter that captures modules, functions compiled by `torch.compile`, or a whole process."""
+    """An adapter that captures a module, or a whole process: its modules, and functions compiled by `torch.compile`."""
 
     def accepts(self, target: Any) -> bool:
         torch = sys.modules.get("torch")
