@@ -224,7 +224,10 @@ def _type_of_bytes(cann_type: DataType) -> str:
 
 
 def _can_be_copied(tensor: Tensor, cann_type: DataType) -> bool:
-    """Return True if bytes of the payload can be copied into an npy file: numpy has the type, no byte is missing."""
+    """Return True if bytes of the payload can be copied into an npy file: numpy has the type, no byte is missing.
+
+    Bytes of BOOL (11) are never copied: for the device any byte except 0 means true, for numpy only 1.
+    """
     if tensor.error or not cann_type.bits or cann_type.value == 11:
         return False
     import numpy as np

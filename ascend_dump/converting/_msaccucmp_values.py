@@ -171,7 +171,7 @@ def slice_to(array: _Array, shape: Sequence[int]) -> _Array:
 
     `shape` is used as if it were in the target layout.
 
-    Raises CorruptDump if msaccucmp would not cut the array.
+    Raises CorruptDump if the shapes do not fit: then msaccucmp leaves the array uncut.
     """
     lengths = list(array.shape)
     if len(lengths) < len(shape):

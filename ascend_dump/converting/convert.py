@@ -87,7 +87,7 @@ def _check_dtype(name: str, type: str) -> None:
 
 
 def find_tasks(sources: Sequence[Path], out: Path, select: Optional[Select] = None) -> Iterator[Task]:
-    """Yield the files to convert: all files among `sources`, and the dump files below directories among `sources`.
+    """Yield the files to convert: all files among `sources`, and the files below directories that may be dump files.
 
     The outputs of files below a directory get the same relative directories below `out`. select: a function from the
     operator's name in the file name to True if the file is converted. Raises DumpNotFound for a source that does not

@@ -69,7 +69,9 @@ def check_record_options(options: Options) -> None:
 def convert_records(
     records: Iterable[Record], out: Path, options: Options, as_torch: Callable[[_Array], Any]
 ) -> Iterator[Result]:
-    """Write `{out}/rank{R}/{step}/{operator}.{io}.{index}.{type}`, and yield one `Result` per file.
+    """Write `{out}/rank{R}/{run}/{model}/{step}/{operator}.{io}.{index}.{type}`, and yield one `Result` per file.
+
+    Levels that a record lacks are left out. Names of npz and safetensors files have no io and index.
 
     Types that numpy lacks become float32 in npy, npz, txt and csv; pt and safetensors keep them. npz and safetensors
     contain all tensors of an operator under names such as `input.0`. as_torch: a function from an array to a tensor of

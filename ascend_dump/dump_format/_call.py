@@ -8,7 +8,7 @@ Values that do not exist in JSON are objects with one key, or with two keys for 
 
     {"input": 3}, {"output": 0}            the tensor of that record of the same operator
     {"inputs": [3, 4]}                     a list of tensors: 4 of them from input 3 on ("outputs" likewise)
-    {"dtype": "bfloat16"}                  also device, layout, memory_format, generator, object (its type in words)
+    {"dtype": "bfloat16"}                  also device, layout, memory_format, generator, object (name of its type)
     {"float": "nan"}                       also "inf" and "-inf"
     {"int": "18446744073709551616"}        an integer beyond 64 bits
     {"complex": [0.0, 1.0]}

@@ -115,7 +115,7 @@ class Line(msgspec.Struct, omit_defaults=True, gc=False):
                `fc.weight.grad`, or a state of the optimizer `exp_avg of fc.weight`. For an operator of a module: the
                parameter, only in its first record of a step. For the update of a parameter (`fc/update_0`): the same
                names, and `change of fc.weight`
-    requires_grad  for an input: True for a parameter, that is a leaf of autograd's graph that requires a gradient
+    requires_grad  for an input: True if it is a leaf of autograd's graph and requires a gradient, as parameters do
     call       the arguments of the operator as JSON (`dump_format.read_call`). Only the operator's first line has
                them, and the first line of its outputs if that is written later
     collective for an operator that several ranks run together: its group and number

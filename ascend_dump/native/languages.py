@@ -66,7 +66,7 @@ class ConfigLanguage(ABC):
     suffix: str = ""
     #: True if a file may also have settings that do not concern dumps. They are preserved when the file is changed.
     shared: bool = False
-    #: True if the language can limit the ranks that dump, and the amount of data.
+    #: True if a file can have the settings that a capture implements itself: ranks, max_bytes, keep, until and label.
     selects_ranks: bool = False
     #: Names of the runtimes of the framework, for `--on`; empty if there is only one.
     runtimes: Sequence[str] = ()

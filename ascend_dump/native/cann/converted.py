@@ -7,8 +7,8 @@ A tensor becomes `{dump file}.{io}.{index}.{suffix}`, with more fields before th
     .2_3.float32.NCHW     shape, type of the elements, layout: in files of type bin
     .float32.2x3.NCHW     the same fields, by `ascend-dump convert --names ours`
 
-A dump of on-chip memory becomes `{dump file}.l1buffer.{index}.bin` or `.space.{index}.bin`, an overflow record
-`{dump file}.output.{index}.json`, and with type npz all tensors of an operator `{dump file}.npz`.
+A buffer in the L1 memory becomes `{dump file}.l1buffer.{index}.bin`, a workspace `{dump file}.space.{index}.bin`, an
+overflow record `{dump file}.output.{index}.json`, and with type npz all tensors of an operator `{dump file}.npz`.
 
 Sources: msaccucmp 26, dump_parse/dump_data_parser.py, conversion/shape_format_conversion.py, cmp_utils/utils.py.
 """

@@ -34,5 +34,5 @@ def items_of(dump: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
 
 
 def encode(text: str) -> bytes:
-    """Return the UTF-8 bytes of a text, whose number CANN limits. Never fails, even for unpaired surrogates."""
+    """Return the UTF-8 bytes of a text: CANN's limits count bytes. Never fails, even for unpaired surrogates."""
     return text.encode("utf-8", "surrogatepass")
