@@ -158,7 +158,7 @@ def compare(
             "rules": rules,
         }
         no_others.update({"noise": noise, "allow-unmatched": allow_unmatched, "save": save, "shards": shards})
-        refuse_others("--local", {**no_others, "rows": rows, "workers": workers, "dask": dask})
+        refuse_others("--local", {**no_others, "rows": rows, "align": align, "workers": workers, "dask": dask})
         options = {"replay": replay, "show_all": show_all, "as_json": as_json, "brief": brief}
         return compare_locally(actual, reference, selectors, **options)
     if index_only:

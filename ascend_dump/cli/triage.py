@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
@@ -148,9 +149,11 @@ def triage(
     """
     selectors = {"step": step, "rank": rank}
     if quantised:
-        return _quantised(
-            arguments, {**selectors, "label": label}, flags, brief=brief, as_json=as_json, run=run, next=file
+        others: dict[str, object] = {"run": run, "next": file, "reference": reference, "path": path, "ignore": ignore}
+        others.update(
+            {"max-bytes": max_bytes, "symptom": symptom, "verbose": verbose, "workers": workers, "dask": dask}
         )
+        return _quantised(arguments, {**selectors, "label": label}, flags, brief=brief, as_json=as_json, others=others)
     if file is not None:
         _check_next_file(Path(file), framework)
     run_options = {"path": path, "max_bytes": max_bytes, "ignore": ignore, "symptom": symptom, **flags}
@@ -306,9 +309,9 @@ def _quantised(
     *,
     brief: bool,
     as_json: bool,
-    **others: object,
+    others: Mapping[str, object],
 ) -> Exit:
-    """Rank the layers of a quantised program. Raises ConfigError for other options."""
+    """Rank the layers of a quantised program. Raises ConfigError if one of the `others` or another flag is set."""
     from ascend_dump.cli.shared.local_errors import compare_locally, refuse_others
 
     replay = flags.pop("replay", False)

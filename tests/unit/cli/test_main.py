@@ -176,6 +176,9 @@ def test_debugging_shows_the_traceback(
         (["stats", "--sort", "colour"], "colour"),
         (["ls", "one", "two"], "two"),
         (["explain", "AD101", "AD102"], "AD102"),
+        (["compare", "one", "two", "--local", "--align", "tokens"], "--local takes no --align"),
+        (["triage", "one", "two", "--quantised", "--workers", "2"], "--quantised takes no --workers"),
+        (["triage", "one", "two", "--quantised", "--ignore", "exp"], "--quantised takes no --ignore"),
     ],
     ids=" ".join,
 )
