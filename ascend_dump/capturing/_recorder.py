@@ -49,9 +49,12 @@ class StepRecorder:
         self._tree_recorder = self._begin() if self._has_limits else None
         self._forecast = StepForecast(session, request)
         if self._has_limits and self._tree_recorder is None and type(session).trigger is Session.trigger:
+            names = _limits_text(request)
             log.warning(
-                "keep= and until= change nothing: the adapter neither removes steps itself nor says in which "
-                "directories they are [AD213]"
+                "%s %s nothing: the adapter neither removes steps itself "
+                "nor says in which directories they are [AD213]",
+                names,
+                "change" if " and " in names else "changes",
             )
 
     def trigger(self, reason: str) -> None:
@@ -83,6 +86,11 @@ class StepRecorder:
     def _begin(self) -> Optional[TreeRecorder]:
         layout = self._session.step_directories
         return None if layout is None else TreeRecorder(self._session, self._request, layout)
+
+
+def _limits_text(request: DumpRequest) -> str:
+    """Return the limits that a request sets: `keep=`, `until=`, `keep= and until=`, or ""."""
+    return " and ".join(f"{name}=" for name in ("keep", "until") if getattr(request, name) is not None)
 
 
 class TreeRecorder:
@@ -134,10 +142,13 @@ class TreeRecorder:
         self._stop.set()
         self._thread.join()
         self._poll(over=True)
-        if not self._has_step_directories and self._holds_records():
+        # Without limits, this object exists because of a trigger. It had no effect if the framework went on writing.
+        names = _limits_text(self._request) or ("" if self._framework_stopped else "trigger()")
+        if names and not self._has_step_directories and self._holds_records():
             log.warning(
-                "keep= and until= changed nothing: the dump in %s has no directory per step, so no step was removed or "
-                "checked [AD213]",
+                "%s changed nothing: the dump in %s has no directory per step, "
+                "so no step was removed or checked [AD213]",
+                names,
                 self._root,
             )
 
