@@ -36,7 +36,7 @@ class Exit(IntEnum):
 
 
 _MEANINGS = {
-    Exit.OK: "done; everything that was compared is equal",
+    Exit.OK: "done; everything that was compared is equal or noise",
     Exit.DIFFERENT: "a difference was found",
     Exit.USAGE: "wrong usage or configuration",
     Exit.UNREADABLE: "a dump, or a part of it, cannot be read",
