@@ -1,4 +1,4 @@
-"""The module whose directory `ascend-dump run` puts first on PYTHONPATH, for interpreters that do not read our `.pth`.
+"""The start of `ascend-dump run` in interpreters that do not read our `.pth`: its directory is first on PYTHONPATH.
 
 It may run in any interpreter that the launched command starts, so it uses only the syntax of Python 3.6. It hides
 another sitecustomize on the path, so it imports that one at its end.
