@@ -276,8 +276,9 @@ class NpuSession(Session):
         mixed = any(keys & set(entry.parameter_map) for entry in entries_of_config[:-1])
         if silenced:
             log.warning(
-                "an entry of NpuOptimizer that was appended later switched the dump off; this session gets the "
-                "settings again. To NPUEstimator, pass them by NPURunConfig(dump_config=…) [AD292]"
+                "a session's configuration overrides settings of the dump, as an entry of NpuOptimizer does that was "
+                "appended later; this session gets the settings again. To NPUEstimator, pass them by "
+                "NPURunConfig(dump_config=…) [AD292]"
             )
         if not silenced and not mixed:
             return config
