@@ -264,7 +264,7 @@ class NpuSession(Session):
     def _repair(self, config: Any) -> Any:
         """Repair a captured configuration if NPUEstimator has appended an entry of its own to it.
 
-        That entry switches the dump off, or mixes its settings with ours. Other configurations are returned unchanged.
+        That entry overrides settings of the dump, or adds to them. Other configurations are returned unchanged.
         """
         entries_of_config = [] if config is None else entries(config)
         if not any(has_root(entry, {str(self.root)}) for entry in entries_of_config):
