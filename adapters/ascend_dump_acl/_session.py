@@ -28,8 +28,9 @@ class AclSession(Session):
     config    path of the file with the settings
     prepared  True if acl was not initialised at the start, so that the program must pass `config` to acl.init
 
-    The constructor raises ConfigError, CaptureError or AdapterError for an error of acl, with the name of its code, and
-    WriteError if the file cannot be written.
+    The constructor raises CaptureError if another capture uses acl's dump interface, ConfigError and NotSupported for
+    settings that CANN does not accept, ReadError for the graph in the options, and WriteError if the file cannot be
+    written. If a call of acl fails, it raises the typed error of `acl_interface.refusal`.
     """
 
     step_directories = STEP_DIRECTORY

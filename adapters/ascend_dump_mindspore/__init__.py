@@ -1,4 +1,6 @@
-"""The adapter for MindSpore. MindSpore's own Dump writes graphs on Ascend (jit_level O0 and O1), GPU and CPU.
+"""The adapter for MindSpore. MindSpore's own Dump writes the operators of graphs.
+
+It does so on Ascend (jit_level O0 and O1), GPU and CPU.
 
 MindSpore reads its dump JSON once per process: when the first operator runs, when the first graph is compiled, or when
 `mindspore.communication.init` is called. A capture must start before that. It sets MINDSPORE_DUMP_CONFIG; the program

@@ -116,10 +116,16 @@ def _of_capture(request: DumpRequest, target: Any, mindspore: ModuleType) -> Ite
             "MindSpore cannot be paused here: it goes on dumping after the block, into the same directory",
             "select the steps that are to be dumped with steps=",
         )
-    if request.options.get("set_dump") and (target is None or set_dump(mindspore) is None):
-        yield Problem(
-            "AD274", "error", "options['set_dump'] marks a target, and there is none", "give the Cell to dump as target"
-        )
+    if request.options.get("set_dump"):
+        if target is None:
+            yield Problem(
+                "AD274",
+                "error",
+                "options['set_dump'] marks a target, and there is none",
+                "give the Cell to dump as target",
+            )
+        elif set_dump(mindspore) is None:
+            yield Problem("AD274", "error", "this MindSpore has no set_dump", "leave options['set_dump'] out")
     if current_rank().world > 1 and runtime.device == "Ascend" and "HCCL_EXEC_TIMEOUT" not in os.environ:
         yield Problem(
             "AD281",

@@ -17,7 +17,10 @@ def launch(begin: Begin) -> None:
 
 
 def _only_starts_others() -> bool:
-    """Return True if this process is msrun or its scheduler, which import MindSpore but only start workers."""
+    """Return True if this process is msrun, which starts workers, or their scheduler.
+
+    Both import MindSpore, but run no graph.
+    """
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         return True
     started = (*sys.argv[:1], *getattr(sys, "orig_argv", ()))

@@ -46,7 +46,7 @@ def known_of(target: Any, mindspore: ModuleType, *, mode_is_chosen: bool) -> Kno
 
 
 def _primitives(cell: Any) -> Iterator[Any]:
-    """Yield the operators that are attributes of a Cell. Operators that it calls as functions are not found."""
+    """Yield the operators that are attributes of a Cell or of a Cell inside it, without those called as functions."""
     walk = getattr(cell, "cells_and_names", None)
     for _, inner in walk() if callable(walk) else ():
         primitives = getattr(inner, "_primitives", None)

@@ -11,7 +11,7 @@ Without a target, every session that is created in the block has them, and npu_d
 
 The bridge reads the settings when a session is created. Each graph of a session counts its own steps. If neither bridge
 is imported, the same calls write a reference dump of the host in our own format: runs of sessions are recorded with
-TensorFlow's debugger, eager operators with callbacks.
+TensorFlow's debugger, eager operators with callbacks. On the host the target may also be an existing session.
 """
 
 from __future__ import annotations

@@ -170,7 +170,8 @@ class _Device:
     def _time_without_outputs(self, node: str) -> Optional[int]:
         """Return the time of an operator without outputs: that of its last input.
 
-        None if the time is not known, because the operator is in a loop or in a branch that was not taken.
+        None if no input was written, as in a branch that was not taken, or if an input was written several times, as in
+        a loop.
         """
         last = None
         for name in self._dump.node_inputs(node, device_name=self._name):

@@ -24,7 +24,7 @@ __all__ = ["EagerRecorder"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Path parts of files that are not user code: installed packages, frozen modules, and this adapter.
+#: Path parts of files that are not user code: installed packages, frozen modules, this adapter, the standard library.
 _LIBRARIES = (
     *(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages")),
     *("<frozen ", os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.__file__) + os.sep),

@@ -125,7 +125,12 @@ class HostSession(Session):
     def reasons(self) -> Optional[list[str]]:
         reasons = []
         if self._eager is None and not self._runs:
-            reasons.append("no session that was created from the target in the block ran anything")
+            reasons.append(
+                {
+                    "process": "no session that was created in the block ran anything",
+                    "session": "the target, a session, ran nothing in the block",
+                }.get(kind_of(self._target), "no session that was created from the target in the block ran anything")
+            )
         elif not self._recorded and not self.request.steps.all:
             reasons.append(f"steps={self.request.steps} was not reached; each signature of a run counts from 0")
         if self.request.layers and self._ran:

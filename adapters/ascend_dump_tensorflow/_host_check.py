@@ -59,7 +59,7 @@ def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
         yield Problem(
             "AD203",
             "error",
-            "the imported TensorFlow has no debugger for sessions, which the capture needs to record on the host",
+            "sessions of the imported TensorFlow lack a method that a capture on the host replaces",
             "use TensorFlow 1.15 or later; if the program runs on the NPU, import npu_bridge before the capture",
             "framework",
         )

@@ -84,7 +84,10 @@ class _TensorflowLaunch:
                 namespace.open = begin_and_open
 
     def _begin_once(self) -> None:
-        """Start the capture at the first call. Its watcher of new sessions is told of the current session too."""
+        """Start the capture at the first call.
+
+        The capture then adds its own watcher of new sessions, which also gets the session that is being created.
+        """
         if not self._begun:
             self._begun = True
             self._session = self._begin()

@@ -264,7 +264,7 @@ class NpuSession(Session):
     def _repair(self, config: Any) -> Any:
         """Repair a captured configuration if NPUEstimator has appended an entry of its own to it.
 
-        That entry switches the dump off, or mixes its settings with ours. Other configurations are returned unchanged.
+        That entry overrides settings of the dump, or adds to them. Other configurations are returned unchanged.
         """
         entries_of_config = [] if config is None else entries(config)
         if not any(has_root(entry, {str(self.root)}) for entry in entries_of_config):
@@ -276,8 +276,9 @@ class NpuSession(Session):
         mixed = any(keys & set(entry.parameter_map) for entry in entries_of_config[:-1])
         if silenced:
             log.warning(
-                "an entry of NpuOptimizer that was appended later switched the dump off; this session gets the "
-                "settings again. To NPUEstimator, pass them by NPURunConfig(dump_config=…) [AD292]"
+                "a session's configuration overrides settings of the dump, as an entry of NpuOptimizer does that was "
+                "appended later; this session gets the settings again. To NPUEstimator, pass them by "
+                "NPURunConfig(dump_config=…) [AD292]"
             )
         if not silenced and not mixed:
             return config

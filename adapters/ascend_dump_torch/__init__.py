@@ -30,7 +30,8 @@ OPTIONS = {
     "skip_warmup": "True: calls in which a server profiles memory, warms up or captures graphs do not count as steps",
     "spread": "True, with data='stats' and keep=N: when N steps are on disk, every second one is removed, and from "
     "then on only every second step is recorded, so that few steps cover a long run",
-    "steps_after_origin": "with scene='overflow': steps recorded after the first of several with NaN or Inf (1)",
+    "steps_after_origin": "with scene='overflow': of consecutive steps with NaN or Inf, how many are recorded after "
+    "the first (default 1)",
 }
 
 

@@ -263,7 +263,8 @@ class Tracker:
         self._old_gradients = True
         self._optimizer_states.clear()
         self._counts.clear()
-        # A backward pass may go through graphs of several steps, so few nodes are kept.
+        # Nodes are kept from step to step, because a backward pass may go through graphs of earlier steps. If there are
+        # too many, all are dropped.
         if len(self._nodes) > _MOST_NODES:
             self._nodes.clear()
         self._stack.clear()
@@ -365,7 +366,10 @@ class Tracker:
         return judged
 
     def _call_stack(self) -> bytes:
-        """Return the user's functions on the call stack as a JSON list, innermost first; b"" if none is recorded."""
+        """Return the user's functions on the call stack as a JSON list, innermost first.
+
+        Returns b"" if call stacks are not recorded.
+        """
         if not self._with_stacks:
             return b""
         frame: Any = sys._getframe(3)

@@ -145,7 +145,7 @@ def _no_effect(message: str, hint: str, setting: str) -> Problem:
 
 
 def compiled_problem() -> Problem:
-    """Return the problem that explains how compiled code is recorded."""
+    """Return the problem that explains how compiled code is recorded, or why it cannot be recorded."""
     from ascend_dump_torch._framework_settings import can_force_eager
 
     if can_force_eager():

@@ -56,8 +56,8 @@ def force_eager() -> Iterator[None]:
     """A context in which compiled code runs eagerly, also code that the program compiles inside the context.
 
     `torch._dynamo` is not imported for this, because the import takes seconds. If the program imports it inside the
-    context, by compiling a function, eager execution begins at the import. Otherwise PyTorch would compile the
-    recording functions too.
+    context, by compiling a function, eager execution begins at the import. If it did not begin then, PyTorch would
+    compile the recording functions too.
     """
     if not can_force_eager():
         yield

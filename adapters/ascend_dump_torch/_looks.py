@@ -57,7 +57,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """Return the settings of an optimizer that are numbers: of each, the largest value in its parameter groups."""
+    """Return the settings of an optimizer that are numbers: of each, the largest value in any parameter group."""
     settings: dict[str, float] = {}
     for group in optimizer.param_groups:
         for name, value in group.items():
@@ -81,7 +81,7 @@ def sample_of(parameters: Sequence[torch.Tensor], most: int, length: int) -> Opt
 
 
 def extremes_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the largest and the smallest element, or the only element; [] if the tensor cannot have NaN or Inf."""
+    """Return the largest and the smallest element, or the only element; [] if there are no `plain_values`."""
     values = plain_values(tensor)
     if values is None:
         return []
@@ -93,8 +93,8 @@ def extremes_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 def norms_of(tensors: Iterable[Optional[torch.Tensor]]) -> list[torch.Tensor]:
     """Return, for each device and dtype, the largest norm of its tensors: NaN or Inf if a tensor has NaN or Inf.
 
-    On a device the norm is the largest absolute value. On the CPU it is the L2 norm, because PyTorch computes it fifty
-    times as fast there; it may overflow.
+    On an accelerator the norm is the largest absolute value. On the CPU it is the L2 norm, because PyTorch computes it
+    fifty times as fast there; it may overflow.
     """
     groups: dict[Any, list[torch.Tensor]] = {}
     for tensor in tensors:
@@ -112,7 +112,11 @@ def nonfinite_among(tensors: Sequence[Optional[torch.Tensor]]) -> list[int]:
 
 
 def plain_values(tensor: torch.Tensor) -> Optional[torch.Tensor]:
-    """Return the tensor in a form that `aminmax` accepts; None if it cannot have NaN or Inf."""
+    """Return the tensor in a form that `aminmax` accepts.
+
+    Returns None if the tensor cannot have NaN or Inf, or if its elements are not checked: those of meta and nested
+    tensors, and of subclasses and layouts that do not store plain elements.
+    """
     if not is_plain(type(tensor)):
         # Of a DTensor the local part is used.
         local = getattr(tensor, "_local_tensor", None)

@@ -105,8 +105,9 @@ class Schema(msgspec.Struct, frozen=True, eq=False):
     ordinary: bool
     #: What is needed to describe its calls.
     signature: Signature
-    #: `CollectiveCall.kind`, "" if it is not a collective; and the names of its arguments.
+    #: `CollectiveCall.kind`, "" if it is not a collective.
     collective: str
+    #: The names of all its arguments.
     arguments: tuple[str, ...]
     #: Names of its results; empty if none has a name.
     returns: tuple[str, ...]

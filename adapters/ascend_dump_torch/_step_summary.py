@@ -81,8 +81,8 @@ class StepOutline:
     over           why the outline ended; "" before its end
     is_wrong       True once a step had NaN or Inf that the user sees
     counts_itself  True if no module begins steps: then each optimizer step or backward pass begins a step
-    report         called with each tensor with NaN or Inf, the kind of the look, and the name of its parameter; None
-                   while nothing is recorded
+    report         called with each tensor to record, the kind of the look, and the name of its parameter: a tensor with
+                   NaN or Inf, or any if `reports_all` is True. None while nothing is recorded
     until_wrong    True to end the outline at the first NaN or Inf that is wrong
     reports_all    True to report losses and gradients without NaN and Inf too
     """

@@ -81,7 +81,7 @@ class _StorageState(msgspec.Struct, eq=False, gc=False):
     handle         a weak reference to the storage: PyTorch reuses the address only after this reference is freed
     number         number of the storage in the records, -1 if it has none yet
     unseen_writes  True if the memory may be written unobserved, so that it is read each time
-    unset          True if no write was observed since the storage was allocated
+    unset          True if the storage was allocated uninitialized, and no write was observed since
     infinite       True if an operator computed Inf (not as a mask) and wrote it into this storage
     in_flight      byte ranges (begin, end) that unfinished collectives write
     ranges         payloads of the stored byte ranges, by (begin, end, stored dtype)

@@ -8,8 +8,8 @@ selected step has a directory of its own, `{path}/worldsize{N}_global_rank{R}/{r
 `record.op_type` is the API call, such as `aclnnAdd`. `record.kernel` is the kernel, such as `AddAiCore`; it is None for
 records of the call itself.
 
-CANN reads the switches of overflow detection and of norm exception dumps at the first operator of the process, and
-keeps them until the process ends.
+CANN reads the switches of overflow detection and of exception dumps of the kind "norm" (`aic_err_norm_dump`) at the
+first operator of the process, and keeps them until the process ends.
 """
 
 from __future__ import annotations

@@ -304,7 +304,10 @@ class TorchNpuSession(Session):
         return any(names for _, _, names in os.walk(self.root / str(step)))
 
     def _look_for_torchair(self) -> None:
-        """Set `failure` if torchair built a graph with dump options in the block: acl refuses them without an error."""
+        """Set `failure` if torchair built a graph with dump options in the block.
+
+        acl refuses such options, and the program gets no error.
+        """
         reason = torchair_dump()
         if reason is not None and self.request.scene != "exception" and self.failure is None:
             self.failure = CaptureError(

@@ -157,7 +157,7 @@ def _unknown_if_untried(judge: Probe) -> Probe:
 
 
 def device_files(root: Path) -> list[DeviceFile]:
-    """Return the files in directories named after a time, which the device makes, sorted by path.
+    """Return the files below directories that a device made and named after a time, sorted by path.
 
     >>> device_files(Path("/nowhere"))
     []

@@ -62,7 +62,7 @@ def _bytes_of(file: DeviceFile) -> bytes:
 
 
 def overflow_payload(evidence: Evidence) -> Outcome:
-    """Check the size of the payload, and the magic number on the devices that write it."""
+    """Check the size of the payload, and that it begins with the magic number on the devices of `_MAGIC_SOCS` alone."""
     soc: Optional[str] = evidence.facts.get("soc")
     for file in _records(evidence):
         data = _bytes_of(file)

@@ -46,8 +46,8 @@ class Subject:
     device     True if the program runs on an NPU
     cann       True if CANN writes the dump files; then probes read them
     fakes      the fakes to install on the simulated device
-    native     for a fake: another fake to install in its place if the real framework is installed, which replaces only
-               the part that needs a device
+    native     for a fake: another fake to install in its place if the real framework is installed. The other fake
+               replaces only the part that needs a device
     below      modules that the program also needs, on the simulated device too; the value is the name of the module's
                fake, "" if it has none
     interface  programs that set native dump options, without a capture; followed by a space and a question if each

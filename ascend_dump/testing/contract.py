@@ -65,7 +65,7 @@ class AdapterContract:
         return np.asarray(first).tobytes() == np.asarray(second).tobytes()
 
     def parts(self, target: Any) -> dict[str, Any]:
-        """Return, by any name, the parts of the target that must be the identical objects after a capture.
+        """Return the parts of the target that must be the identical objects after a capture, by names of your choice.
 
         By default these are the target's class, its attributes, and the items of attributes that are dictionaries,
         lists or tuples.

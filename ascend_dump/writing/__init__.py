@@ -1,4 +1,8 @@
-"""Write host dumps: asynchronously, each distinct tensor once, readable after the process is killed."""
+"""Write host dumps: asynchronously, each distinct tensor once, readable after the process is killed.
+
+A record is queued as an `Item`: its `Line` of the index, and a `Payload` with the bytes of its tensor. Each step has an
+index, and shards, which are safetensors files with the tensors. `keep=` removes the shards of old steps.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def size_limit(request: DumpRequest, run: RunDirectory) -> Optional[SizeLimit]:
     """Return the limit of this rank: `max_bytes` if it is set.
 
     Otherwise there is no limit (None) if the number of steps or `keep` is set. If neither is set, the limit is 10 % of
-    the free space, divided by the number of ranks of this host.
+    the free space, divided by the number of ranks of this host that are recorded.
     """
     if request.max_bytes is not None:
         return SizeLimit(request.max_bytes)

@@ -70,7 +70,7 @@ class Retention:
         self._live: set[str] = set()
         #: The next shard number of each step: no number is used twice, even if the file was deleted.
         self._next_shards: dict[int, int] = {}
-        #: A shard number that is unused in every removed step; the highest number of a removed step.
+        #: A shard number that is unused in every removed step, and the number of the highest removed step.
         self._next_removed, self._highest = 0, -1
 
     def begin(self, step: int) -> None:

@@ -104,7 +104,7 @@ class Shard:
         """Append `nbytes` of data as tensor `name`; returns its offset in the file. Raises OSError.
 
         The bytes are stored as U8 if safetensors does not support the dtype, if the shape does not match `nbytes`, or
-        if it has more than `_MOST_DIMENSIONS` dimensions.
+        if the shape has more than `_MOST_DIMENSIONS` dimensions.
         """
         gap = -self._end % _ALIGNMENT
         if gap:

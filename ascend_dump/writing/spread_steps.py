@@ -34,6 +34,6 @@ class SpreadSteps:
 def steps_between(complete: Sequence[int], keep: int) -> Sequence[int]:
     """Return every second complete step, to be removed before the next step is recorded.
 
-    Returns none if fewer than `keep` steps are complete.
+    Returns an empty sequence if fewer than `keep` steps are complete.
     """
     return complete[1::2] if len(complete) >= keep else ()

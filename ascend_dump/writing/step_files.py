@@ -52,7 +52,7 @@ class StepFiles:
         self._shard_name = ""
         self._shards = self._header_bytes = 0
         self._lines: list[Line] = []
-        #: The operators in the index, as (seq, name). A step may have several runs that each count `seq` from 0.
+        #: The operators added to the index, as (seq, name). A step may have several runs that each count `seq` from 0.
         self._operators: set[tuple[int, str]] = set()
         self._encoder = msgspec.json.Encoder()
         self._csv: Optional[AppendFile] = None
@@ -77,12 +77,12 @@ class StepFiles:
 
     @property
     def records(self) -> int:
-        """Number of records in the index."""
+        """Number of records that this object has added to the index."""
         return self._index.lines
 
     @property
     def operators(self) -> int:
-        """Number of operators added to the index."""
+        """Number of operators that this object has added to the index."""
         return len(self._operators)
 
     @property

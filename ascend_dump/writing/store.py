@@ -178,10 +178,10 @@ class Store:
             self._measuring.remember(payload)
 
     def complete(self, payload: Payload) -> bool:
-        """Complete a payload that has a digest, if its bytes are stored already and its statistics are known.
+        """Set the position in the files and the statistics of a payload that has a digest. Return True if both are set.
 
-        Returns False if the payload must be stored. Called by the recording thread. After True, the bytes are not
-        needed any more.
+        Returns False if the payload must be stored: the files do not contain its bytes, or its statistics cannot be
+        computed fast. Called by the recording thread. After True, the bytes are not needed any more.
         """
         if self._tensors:
             # With `keep=` only the writer's thread knows whether the shard will be kept.

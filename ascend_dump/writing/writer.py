@@ -189,7 +189,7 @@ class HostWriter:
         self._send(reason)
 
     def kept(self) -> dict[str, Any]:
-        """Fields of the manifest about kept steps; exact after `close` has returned.
+        """Return fields of the manifest about removed steps and NaN and Inf; exact after `close` has returned.
 
         removed  with keep: the number of removed steps and of their records, and the first and last of these steps
         ended    the fields of `Ended`, only if the recording ended before the capture
@@ -251,7 +251,7 @@ class HostWriter:
                 self._wait(lambda: not self._is_late(0.5))
 
     def complete(self, payload: Payload) -> bool:
-        """Complete a payload that has a digest, if its bytes are stored already and its statistics are known.
+        """Complete a payload that has a digest without the writer thread, if that is possible (`Store.complete`).
 
         If True is returned, the memory of the payload may change. If False, the payload must be queued.
         """

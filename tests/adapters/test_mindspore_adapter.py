@@ -402,6 +402,15 @@ def test_an_empty_dump_of_an_older_o2_names_reasons_that_apply(ms, net, tmp_path
     assert "since 2.6" not in caplog.text
 
 
+def test_a_mindspore_without_set_dump_is_told_apart_from_a_missing_target(ms, net, monkeypatch):
+    ms.set_device("Ascend")
+    for owner in (ms, getattr(ms, "tools", None)):
+        if owner is not None:
+            monkeypatch.setattr(owner, "set_dump", None)
+    found = findings("mindspore", ascend_dump.DumpRequest(options={"set_dump": True}), net)
+    assert [problem.message for problem in found if problem.code == "AD274"] == ["this MindSpore has no set_dump"]
+
+
 def test_set_dump_marks_the_target_for_as_long_as_the_block_lasts(ms, net, monkeypatch, tmp_path):
     ms.set_device("Ascend")
     assert ("AD274", "error") in problems(None, options={"set_dump": True})

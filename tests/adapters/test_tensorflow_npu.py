@@ -135,7 +135,7 @@ def test_an_entry_that_is_appended_later_does_not_silence_the_dump(tf: Any, capt
         late.parameter_map["enable_dump"].b = False
         run_network(tf, config)
     assert {step for step, _ in multiplied(cap)} == {0, 2}
-    assert "appended later switched the dump off" in caplog.text
+    assert "overrides settings of the dump" in caplog.text
     assert b"dump_path" not in config.SerializeToString()
 
 

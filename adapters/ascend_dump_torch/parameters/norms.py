@@ -117,7 +117,7 @@ class ParameterNorms:
                 yield op, name, parameter
 
     def _write(self, updates: Sequence[_Update]) -> None:
-        """Write the updates of an optimizer after its step, with the changes of the parameters since then."""
+        """Write the updates of an optimizer after its step, with the changes of the parameters since the step began."""
         changes = _changes(updates) if self._session.records_outputs else [None] * len(updates)
         for (op, name, parameter, items, *_), change in zip(updates, changes):
             if change is not None:
@@ -128,7 +128,7 @@ class ParameterNorms:
             self._session.write(items)
 
     def _item(self, op: OperatorCall, tensor: Any, io: str, index: int, name: str, norm: float) -> Item:
-        """Return the record of a norm. If an input has NaN or Inf, return the record of the tensor itself."""
+        """Return the record of a norm. If an input has the norm NaN or Inf, return the record of the tensor itself."""
         if math.isfinite(norm) or io == "output":
             values = plain_values(tensor)
             assert values is not None, "its norm is known"

@@ -115,7 +115,7 @@ class GroupCalls:
         self._ranks.clear()  # another group may have this name now
 
     def describe(self, kind: str, names: tuple[str, ...], args: Any, kwargs: Any) -> Optional[CollectiveCall]:
-        """Describe a call of a collective from its arguments; None if its group no longer exists."""
+        """Describe a call of a collective from its arguments; None if its group cannot be determined."""
         arguments = {**dict(zip(names, args)), **kwargs}
         name, ranks = self._group(arguments)
         if name is None:

@@ -121,7 +121,7 @@ class Memory:
         return kind.from_address(address)
 
     def lend(self, data: bytes) -> int:
-        """Return the address of a bytes object, and keep the object alive for the next `_MAX_LENT` calls."""
+        """Return the address of a bytes object. The objects of the last `_MAX_LENT` calls are kept alive."""
         self._lent.append(data)
         return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 

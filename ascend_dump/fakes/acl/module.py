@@ -6,20 +6,20 @@
 
 The return codes, the order of checks and the dump interface are those of the real library. A model is not a real .om
 file, but a JSON file (`ascend_dump.fakes.device.offline_model`). The simulated device executes it, and writes the dump.
+As in pyACL, paths have to be text: a `pathlib.Path` raises TypeError.
 
 Differences from pyACL on a device:
 
 - `acl.op`, `acl.media` and `acl.prof` do not exist, nor do functions for dynamic shapes and AIPP.
 - There is one simulated device. If its number is n, `get_device_count` returns n + 1, but lower ones cannot be set.
-- The pointer that `acl.util` returns for bytes or an array stays valid for the next 64 calls that return such a
-  pointer; in pyACL it is valid only as long as the object exists.
+- `acl.util` keeps the last 64 bytes objects and arrays alive for which it returned a pointer. In pyACL a pointer is
+  valid only as long as the program keeps the object.
 - Work in a stream is done when the stream is synchronised, never before. In the default stream (0) it is done at once.
 - For an invalid pointer, `acl.util` raises ValueError and `acl.rt.memcpy` returns 107000. A real process crashes.
 - `acl.mdl.load_*` before `acl.init` returns 100001. In the real library, only some functions refuse such a call.
 - `acl.mdl.finalize_dump` also ends a dump that `acl.init` began. Models stay loaded, but are no longer dumped. CANN's
   documentation asks programs to unload them first.
   (assumption acl.finalize_ends_init) (assumption acl.loaded_models_stop)
-- As in pyACL, paths have to be text: a `pathlib.Path` raises TypeError.
 """
 
 from __future__ import annotations

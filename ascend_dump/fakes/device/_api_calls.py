@@ -1,11 +1,13 @@
 """Dump files of eager operators: API calls (L2) and the kernels (L0) that they launch, as opbase reports them to adump.
 
-A *report* is what one file contains. A call reports its inputs, then the inputs and the outputs of each kernel, and
-last its outputs. Sources in hicann/opbase aa3cd74: op_executor.cpp:987 (calls), common/inc/kernel_launcher.h:168-195
-(kernels, overflow), op_dfx.cpp:148, 817, 1132, 1211 (counter, names, overflow), common/utils/bridge_dfx.cpp:21-44 and
-op_cache.cpp:1470 (switches), individual_op/executor/indv_dump.cpp:130-175, 343 (generated APIs). In hicann/runtime
-681ef761, adump: dump_manager.cpp:519-595 (which reports become files), dump_stream_info.cpp:200, 385 (files of captured
-calls).
+A *report* is one side, inputs or outputs, of a call or of a kernel. A call reports its inputs, then the inputs and the
+outputs of each kernel, and last its outputs. Each report is a file of its own. Only the file of an overflow contains
+two reports.
+
+Sources in hicann/opbase aa3cd74: op_executor.cpp:987 (calls), common/inc/kernel_launcher.h:168-195 (kernels, overflow),
+op_dfx.cpp:148, 817, 1132, 1211 (counter, names, overflow), common/utils/bridge_dfx.cpp:21-44 and op_cache.cpp:1470
+(switches), individual_op/executor/indv_dump.cpp:130-175, 343 (generated APIs). In hicann/runtime 681ef761, adump:
+dump_manager.cpp:519-595 (which reports become files), dump_stream_info.cpp:200, 385 (files of captured calls).
 
 Differences from these sources:
 
@@ -87,7 +89,7 @@ class ApiCall(NamedTuple):
 
 
 class _Report(NamedTuple):
-    """The content of a file: one side ("input" or "output") of a kernel, or of the call itself.
+    """One side ("input" or "output") of a kernel, or of the call itself. A file contains one report, or two (overflow).
 
     kernel: index of the kernel in the call; None for the call itself. is_written: False if no file is written.
     """

@@ -50,7 +50,7 @@ def compute(op_type: str, name: str, inputs: Sequence[Optional[_Array]], attrs: 
     """Return the outputs of an operator.
 
     name: its name, for messages. inputs: the arrays; None for an absent optional input, which must come after the
-    others. Raises NotSupported for a type that is not in the table, and for values of attributes that are not in
+    others. Raises NotSupported for a type that is not in the table, and for an attribute that has another value than in
     `_SUPPORTED`; raises ConfigError for invalid inputs or attributes.
     """
     fed = [array for array in inputs if array is not None]

@@ -144,7 +144,8 @@ class DatasetHelper:
 def data_sink(fn: Callable[..., Any], dataset: Dataset, sink_size: int = 1, **_: Any) -> Callable[[], Any]:
     """`mindspore.data_sink`: return a function that runs `fn` on the next `sink_size` batches.
 
-    After the last batch it continues with the first. It returns the result for the last of the batches.
+    After the last batch of the dataset, the function continues with the first one. Each call returns the result for its
+    last batch.
     """
 
     def batches() -> Iterator[list[Any]]:

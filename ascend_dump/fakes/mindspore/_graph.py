@@ -145,7 +145,7 @@ class Tape:
 
 
 class CompiledGraph:
-    """A compiled graph. The following lists are in the order of the first run.
+    """A compiled graph. `names`, `shown` and `kinds` are in the order of the first run.
 
     number  number of the graph
     runs    number of its runs

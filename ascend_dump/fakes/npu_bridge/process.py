@@ -69,7 +69,10 @@ class BridgeProcess:
         self._init = None
 
     def attributes(self, config: Any) -> Optional[Attributes]:
-        """Return the NPU's settings in a ConfigProto, None if it is None. Raises OptionRefused and ProcessAborted."""
+        """Return the NPU options in a ConfigProto. Raises OptionRefused and ProcessAborted.
+
+        Returns None if `config` is None, or has no entry named NpuOptimizer.
+        """
         return None if config is None else read_attributes(config, cwd=self.npu.working_directory)
 
     def open_session(self, options: Mapping[str, str], *, init: Mapping[str, str], config: Any = None) -> GeSession:

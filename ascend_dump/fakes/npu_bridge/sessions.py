@@ -297,7 +297,7 @@ def _method(replacement: Callable[..., Any], real: Any) -> Any:
 
 
 def _fed(graph: Any, feed_dict: Optional[Mapping[Any, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield name and value of each fed tensor. A key of `feed_dict` may be a tuple of tensors; others are skipped."""
+    """Yield name and value of each fed tensor. A key of `feed_dict` may be a tuple. Skip keys without a tensor."""
     for key, value in (feed_dict or {}).items():
         pairs: Iterable[tuple[Any, Any]] = zip(key, value) if isinstance(key, (tuple, list)) else ((key, value),)
         for element, part in pairs:

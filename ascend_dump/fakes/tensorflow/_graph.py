@@ -52,7 +52,7 @@ def as_dtype(value: Any) -> DType:
 
 
 class TensorShape:
-    """`tf.TensorShape`: a static shape. dims: its sizes, None for an unknown size; None for an unknown rank."""
+    """`tf.TensorShape`: a static shape. dims: its sizes, each None if unknown; None instead if the rank is unknown."""
 
     def __init__(self, dims: Optional[Iterable[Optional[int]]]) -> None:
         self._dims = None if dims is None else tuple(None if dim is None else int(dim) for dim in dims)

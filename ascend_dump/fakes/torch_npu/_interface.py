@@ -67,7 +67,7 @@ class NpuInterface:
         return SimpleNamespace(name=self._runtime.npu.soc, total_memory=TOTAL_MEMORY, L2_cache_size=192 << 20)
 
     def get_device_capability(self, device: Any = None) -> Optional[tuple[int, int]]:
-        """Return the two numbers in the variable TORCH_NPU_DEVICE_CAPABILITY ("9.0"), None if it is not set."""
+        """Return the two numbers in the variable TORCH_NPU_DEVICE_CAPABILITY, such as "9.0"; None for other texts."""
         major, _, minor = self._runtime.npu.environ.get("TORCH_NPU_DEVICE_CAPABILITY", "").partition(".")
         return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 

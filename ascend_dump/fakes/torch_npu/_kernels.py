@@ -52,7 +52,7 @@ class EagerOperators:
         self._npu = npu
 
     def read(self, tensors: Sequence[torch.Tensor], *, copy: bool = False) -> list[DeviceTensor]:
-        """Return tensors as `DeviceTensor`, without sparse and meta tensors.
+        """Return tensors as `DeviceTensor`, without sparse and meta tensors and instances of subclasses.
 
         copy: copy the values, because the operator overwrites some of them.
         """
@@ -145,7 +145,7 @@ def _operand(tensor: DeviceTensor, api: str) -> tuple[list[Kernel], _Array]:
 
 
 def _copied(source: _Array, target: DeviceTensor, *, is_made: bool) -> list[Kernel]:
-    """Return the kernels of a copy: a cast, a broadcast, or one that moves the elements if there is no other kernel.
+    """Return the kernels of a copy: a cast and a broadcast where needed; if there is no other kernel, one for the move.
 
     is_made: kernels have already put the source in order; the last of them writes to the target.
     """

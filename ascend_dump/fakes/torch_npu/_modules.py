@@ -168,7 +168,7 @@ def _utils(runtime: TorchNpuRuntime) -> dict[str, Any]:
 
 
 class _ErrorCode(enum.IntEnum):
-    """The error codes whose names torchair reads. The numbers differ from those of torch_npu."""
+    """The error codes whose names torchair reads. The numbers are arbitrary."""
 
     PARAM = 1
     TYPE = 2

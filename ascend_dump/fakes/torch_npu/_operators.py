@@ -1,7 +1,7 @@
 """Registration of torch_npu's operators, `torch.ops.npu.npu_*`, which are computed on the host.
 
 The decorators `operator` and `gradient` collect the functions of `_attention`, `_matmul`, `_moe` and `_normalization`,
-and `register_operators` passes them to PyTorch. The schemas are those of op-plugin's op_plugin_functions.yaml. The
+and `register_operators` passes them to PyTorch. The schemas are those of op-plugin's op_plugin_functions.yaml. Most
 functions compute types such as float16 and bfloat16 in float32, and round the result once.
 """
 

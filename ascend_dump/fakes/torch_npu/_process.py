@@ -148,7 +148,7 @@ class TorchNpuRuntime:
         """Return the number of devices that the process sees.
 
         ASCEND_RT_VISIBLE_DEVICES lists them. Without this variable there is one for each process that torchrun starts
-        on this machine (LOCAL_WORLD_SIZE), and enough for the number of this process's own device.
+        on this machine (LOCAL_WORLD_SIZE, default 1), and more if the number of this process's own device is higher.
         """
         visible = self.npu.environ.get(VISIBLE_DEVICES)
         if visible is not None:

@@ -27,8 +27,8 @@ Differences from torch_npu:
 - Operators that another fake runs inside the step of a model (graph) are not reported as kernels.
 - The backend "hccl" of torch.distributed uses gloo, and its collectives are not reported as kernels.
 - A process has the devices that ASCEND_RT_VISIBLE_DEVICES lists. Without this variable it has LOCAL_WORLD_SIZE
-  devices, or one. All are the same simulated device under several numbers. A device without a number is the current
-  one, and so is `npu:0`.
+  devices, by default one, and more if the number of its own device is higher. All are the same simulated device under
+  several numbers. A device without a number is the current one, and so is `npu:0`.
 - The only random generator is the host's. No memory is cached or pinned, and all formats are ND.
 - During a capture, only waiting for the device is refused. A device also refuses a copy to the host.
 - Autocast makes the half-precision copy of a weight for each use. Sparse tensors raise NotSupported.

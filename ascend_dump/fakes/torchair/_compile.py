@@ -62,7 +62,7 @@ def process_kwargs_options(config: CompilerConfig, keywords: dict[str, Any]) -> 
 def check_support(config: CompilerConfig) -> None:
     """Warn of the mode reduce-overhead, as `get_npu_backend` does.
 
-    The warning says that a dump may have no effect in this mode, although a dump has an effect.
+    With a dump, a further warning says that the dump may have no effect in this mode, although it has one.
     """
     if config.mode.value != "reduce-overhead":
         return

@@ -168,7 +168,7 @@ class ConcreteGraph(GraphRunner):
 
 
 def _has_numbers(node: Any) -> bool:
-    """Return False if the node is an input of the graph, and a size of its tensor is symbolic."""
+    """Return False for an input of the graph that is a symbolic number, or a tensor with a symbolic size."""
     import torch
 
     value = node.meta.get("val") if node.op == "placeholder" else None

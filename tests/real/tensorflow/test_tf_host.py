@@ -435,6 +435,10 @@ def test_nothing_ran_is_told_with_reasons(capture: Any) -> None:
         session.run(tf.constant(1.0))
     with pytest.raises(ascend_dump.CaptureError, match="created from the target"):
         cap.stop()
+    with pytest.raises(ascend_dump.CaptureError, match="created in the block ran anything"):
+        capture().start().stop()
+    with tf.Session() as session, pytest.raises(ascend_dump.CaptureError, match="ran nothing in the block"):
+        capture(session).start().stop()
     cap = capture(layers="no_such").start()
     with tf.Session() as session:
         session.run(tf.constant(1.0, name="one"))
