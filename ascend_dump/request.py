@@ -400,7 +400,7 @@ def unknown_name(name: str, *, origin: str = "", aliases: bool = False) -> Confi
     origin: a prefix for the message, such as the name of a file
     """
     if name in ALIASES and not aliases:
-        return ConfigError(f"{name}= is CANN's spelling", hint=f"use `{ALIASES[name]}=`")
+        return ConfigError(f"{name}= is a framework's spelling", hint=f"use `{ALIASES[name]}=`")
     guess = did_you_mean(name, [*SPELLINGS, *ALIASES] if aliases else SPELLINGS)
     return ConfigError(f"{origin}unknown setting {name!r}", hint=f"{guess}known: {', '.join(SPELLINGS)}")
 

@@ -145,7 +145,9 @@ def _of_target(request: DumpRequest, target: Any) -> Iterator[Problem]:
         # NPUEstimator appends an entry that always has both keys, so the user's use_off_line has no effect.
         beside.pop("use_off_line", None)
         if target.enable_exception_dump is not None:
-            beside.setdefault("enable_exception_dump", target.enable_exception_dump)
+            beside["enable_exception_dump"] = (
+                target.enable_exception_dump
+            )  # in the appended entry too, whose values win
     for problem in check_parameters({**beside, "enable_dump": True, "dump_path": os.getcwd()}):
         if problem.where in beside:
             yield problem

@@ -145,7 +145,7 @@ class HostSession(Session):
         if kind == "session":
             self._sessions[target] = next(self._numbers)
         elif kind != "process":
-            marked = Marked(target, str(self.root), quiet_too=not self.request.options.get("optimize", False))
+            marked = Marked(target, str(self.root))
             self._undo.append(marked.restore)
         _hook.watch(self)
         self._undo.append(lambda: _hook.unwatch(self))

@@ -25,7 +25,7 @@ _L0 = -1
 class Marked:
     """A mark in the configuration of the program, by which its sessions are recognised, until `restore`."""
 
-    def __init__(self, target: Any, root: str, *, quiet_too: bool) -> None:
+    def __init__(self, target: Any, root: str) -> None:
         self._holder: Optional[Any] = None
         kind = kind_of(target)
         if kind == "config":

@@ -298,6 +298,20 @@ def test_what_stays_beside_our_settings_is_checked(
         capture(config, strict=True).start()
 
 
+def test_of_two_exception_settings_that_of_the_run_configuration_is_checked(tf: Any) -> None:
+    from npu_bridge.npu_init import NPURunConfig
+
+    config = tf.ConfigProto()
+    entry = config.graph_options.rewrite_options.custom_optimizers.add()
+    entry.name = "NpuOptimizer"
+    entry.parameter_map["enable_exception_dump"].i = 3
+    request = ascend_dump.DumpRequest(steps=0)
+    for value, expected in ((1, []), (3, ["AD295"])):
+        target = NPURunConfig(session_config=config, enable_exception_dump=value)
+        found = findings("tensorflow", request, target)
+        assert [one.code for one in found if one.where == "enable_exception_dump"] == expected
+
+
 def test_ranks(tf: Any, capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank, expected in (("6", 0), ("7", 1)):
         monkeypatch.setenv("RANK_ID", rank)

@@ -318,7 +318,7 @@ def test_every_field_is_taken_from_a_file_by_its_name_and_by_other_spellings() -
         for spelling in (name, *others):
             assert DumpRequest.from_mapping({spelling: given[name], **more}) == expected
         for spelling in others:
-            with pytest.raises(ConfigError, match=f"{spelling}= is CANN's spelling"):
+            with pytest.raises(ConfigError, match=f"{spelling}= is a framework's spelling"):
                 ascend_dump.capture(**{spelling: given[name]})
 
 

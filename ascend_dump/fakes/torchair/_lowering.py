@@ -29,7 +29,6 @@ _SAME = {
     "convolution_backward": "Conv2DBackpropInput",
     "copy_": "Assign",
     "detach": "Identity",
-    "div": "RealDiv",
     "embedding": "GatherV2",
     "eq": "Equal",
     "expand": "BroadcastTo",
