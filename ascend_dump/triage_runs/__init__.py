@@ -66,7 +66,7 @@ def run_triage(
     symptom      without a reference: "spike", "zero" or "stuck", the symptom to look for in the losses. By default all
                  of them are looked for, if nothing is NaN or Inf
     tell         called with a sentence at the begin and at the end of each run
-    output       file descriptors to which standard output and error of the program's first run are passed on
+    output       file descriptors to which standard output and error of each program's first run are passed on
 
     Raises ConfigError for wrong settings and for a command that cannot be started, CaptureError for a program without
     anything to record, WriteError if the path cannot be written to or max_bytes is reached, KeyboardInterrupt when

@@ -148,8 +148,9 @@ class Portions:
     def statistics(
         self, actual: Record, reference: Record
     ) -> Optional[tuple[RoundedStatistics, RoundedStatistics, str]]:
-        """Return the statistics of both sides, like `arrays`; None if the tensors are whole on both sides.
+        """Return the statistics of both sides, like `arrays`.
 
+        None if the tensors are whole on both sides, or if their shapes and their numbers of elements differ.
         Statistics of parts are merged. For terms of a sum, statistics without numbers are returned, because numbers of
         terms say nothing about the sum.
         """

@@ -55,7 +55,7 @@ class KnownDifferences:
         return bool(self._causes)
 
     def add(self, contents: Optional[_Contents], causes: frozenset[OriginNumber]) -> None:
-        """Note a difference that entered from outside the recording."""
+        """Note a difference of an input that no paired operator wrote."""
         if contents is not None:
             self._causes[contents] = causes
 
