@@ -56,7 +56,7 @@ def with_shares(
     last          the last output of both sides; None if a side has none, or their sizes differ
     """
     if last is None:
-        return list(layers), None, "the last outputs of the two sides have different sizes: no share of the final error"
+        return list(layers), None, "the two sides have no last outputs of the same size: no share of the final error"
     try:
         expected = values_of(last[1])
         error = values_of(last[0]).reshape(expected.shape) - expected
