@@ -51,7 +51,7 @@ class KnownDifferences:
             copies.update(viewed)
 
     def __bool__(self) -> bool:
-        """True once any difference is known."""
+        """True if a difference with an origin is known."""
         return bool(self._causes)
 
     def add(self, contents: Optional[_Contents], causes: frozenset[OriginNumber]) -> None:
