@@ -98,8 +98,8 @@ class Portions:
     def arrays(self, actual: Record, reference: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]:
         """Return the corresponding values of actual and of the reference, and the name of their relation.
 
-        None if the rank has the whole tensor. Raises the same errors as reading a tensor, and ConfigError for a layout
-        of the user that does not fit.
+        None if the rank has the whole tensor, or if no relation is found. Raises the same errors as reading a tensor,
+        and ConfigError for a layout of the user that does not fit.
         """
         if self._of_actual:
             return self._part(actual, reference)
