@@ -237,8 +237,8 @@ def triage(
     executor         checks the tensors of several ranks in parallel
     settings         keyword arguments of `compare`, if there is a reference
 
-    `Triage.next` requests the tensors of the findings and of the operators before them, at the steps and ranks in
-    question.
+    `Triage.next` requests the tensors of the findings, at the steps and ranks in question; without a reference also
+    those of the operators that made their inputs.
 
     Raises what opening a dump raises, and ConfigError for settings without a reference.
 

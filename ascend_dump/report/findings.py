@@ -107,8 +107,8 @@ _MOST_FRAMES = 8
 _MOST_NAMED = 10
 #: Maximum number of changed calls that are printed, each in its own line.
 _MOST_CALLS = 3
-#: Maximum number of differently built parts that a note names; and the pattern of the numbers in their names, by which
-#: only the layer differs.
+#: Maximum number of differently built parts that a note names; and the pattern of numbers in the names of parts. If two
+#: names differ only in their numbers, they are the same part of two layers.
 _MOST_PARTS, _NUMBER = 3, re.compile(r"\d+")
 #: Maximum number of versions, variables and settings that a note names, and maximum number of labels.
 _MOST_AROUND = 5
@@ -441,7 +441,11 @@ def _or_not_set(text: Optional[str]) -> str:
 
 
 def comparison_notes(compared: HasNotes) -> Iterator[str]:
-    """Yield the notes of a comparison: operators and tensors that were not compared, and doubtful pairs."""
+    """Yield the notes of a comparison, one sentence each.
+
+    They are about what differs around the programs, the alignment, the verdicts of labels, operators and tensors that
+    were not compared, parts that are built differently, doubtful pairs, and settings without effect.
+    """
     inside, left_out, unused = compared.inside, compared.left_out, compared.unused
     if compared.around:
         yield f"around the programs: {_around_text(compared.around)}"

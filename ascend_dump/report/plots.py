@@ -129,8 +129,8 @@ def _bar(count: int, top: int, width: int) -> str:
 def sparkline(values: Sequence[float], *, width: int = 24, encoding: str = "utf-8") -> str:
     """Return a curve as one line of at most `width` characters, one for each value or group of neighbouring values.
 
-    The height of a character is the largest value of its group, relative to the range of all values; a group with NaN
-    or Inf is "!".
+    The height of a character is the largest value of its group, relative to the range of these largest values; a group
+    with NaN or Inf is "!".
 
     encoding: the encoding of the output. If it has no block characters, ASCII characters are used.
     """

@@ -58,7 +58,8 @@ def write_table(
     terminal the heading is bold, unless NO_COLOR is set. With `fit` the table fits the width of the terminal: spare
     columns are left out, then cells of elastic columns are cut.
 
-    pipe_width: the width to which elastic columns are cut if `out` is no terminal; None to print them in full
+    pipe_width: the width of the table if `out` is no terminal; elastic columns are cut to reach it. None to print all
+    cells in full
     """
     stream = iter(rows)
     sample = [[escape(cell) for cell in row] for row in itertools.islice(stream, _SAMPLE)]

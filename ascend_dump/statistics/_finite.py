@@ -26,8 +26,9 @@ _EXPONENTS = {
 def surely_finite(array: np.ndarray[Any, Any]) -> bool:
     """Return True if no element is NaN or Inf.
 
-    Arrays that are not contiguous or not of native byte order, and types without an entry in `_EXPONENTS`, are not
-    checked: the result is False.
+    The result is True for integers and bools, and for arrays without elements. Of the other types, arrays that are not
+    contiguous or not of native byte order, and types without an entry in `_EXPONENTS`, are not checked: the result is
+    False.
     """
     if array.dtype.kind in "biu":
         return True

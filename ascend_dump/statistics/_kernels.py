@@ -6,9 +6,9 @@ the most negative number, and the smallest is the positive number closest to zer
 negative number closest to zero). So three integer reductions and two counts of zeros are enough, and only a block with
 NaN or Inf is read again. Sums are computed in float64.
 
-A word is an element read as an unsigned integer. Every kernel takes the words of one contiguous non-empty array,
-releases the GIL and runs on the calling thread only: numba's own threads abort the process if two threads start them at
-the same time.
+A word is a float read as an unsigned integer, or an integer as it is. Every kernel takes the words of one contiguous
+non-empty array, releases the GIL and runs on the calling thread only: numba's own threads abort the process if two
+threads start them at the same time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Describe how kernels read each dtype, and iterate over the words of an array without copying it.
 
-A word is an element (or a part of a complex element) read as an unsigned integer.
+A word is an element (or a part of a complex element) read as an unsigned integer. Integers of more than one byte are
+words as they are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convert words, elements read as unsigned integers, to float64."""
+"""Convert words (see `_layout`) to float64."""
 
 from __future__ import annotations
 

@@ -69,9 +69,9 @@ def _directory() -> str:
 def kernel(function: _Function, fastmath: Any = ()) -> _Function:
     """Compile a function for calls by Python, which releases the GIL.
 
-    The compiled code is cached in the user's cache directory. If this directory is not writable, or if other users can
-    write to it, numba chooses another directory. Only call this while no other thread loads or compiles, because the
-    call changes numba's configuration for a moment.
+    The compiled code is cached in the directory that NUMBA_CACHE_DIR names, else in the user's cache directory. If the
+    latter is not writable, or if other users can write to it, numba chooses another directory. Only call this while no
+    other thread loads or compiles, because the call changes numba's configuration for a moment.
     """
     before = _config.CACHE_DIR
     _config.CACHE_DIR = before or _directory()

@@ -66,7 +66,7 @@ def run_triage(
     symptom      without a reference: "spike", "zero" or "stuck", the symptom to look for in the losses. By default all
                  of them are looked for, if nothing is NaN or Inf
     tell         called with a sentence at the begin and at the end of each run
-    output       file descriptors to which standard output and error of the program's first run are passed on
+    output       file descriptors to which standard output and error of each program's first run are passed on
 
     Raises ConfigError for wrong settings and for a command that cannot be started, CaptureError for a program without
     anything to record, WriteError if the path cannot be written to or max_bytes is reached, KeyboardInterrupt when
@@ -77,12 +77,10 @@ def run_triage(
     """
     commands = _commands(command, reference, determinism)
     compares = bool(reference) or determinism
-    for name, is_set, is_allowed in (
-        ("steps", steps is not None, compares),
-        ("replay", replay, bool(reference)),
-        ("confirm", confirm, bool(reference)),
-    ):
-        if is_set and not is_allowed:
+    if steps is not None and not compares:
+        raise ConfigError("steps is for a comparison", hint="add the command of the reference, or set determinism")
+    for name, is_set in (("replay", replay), ("confirm", confirm)):
+        if is_set and not reference:
             raise ConfigError(f"{name} is for a comparison with a reference", hint="add the command of the reference")
     if ignore and compares:
         raise ConfigError("ignore is for NaN and Inf, and a comparison looks for differences", hint="leave it out")

@@ -51,7 +51,7 @@ def unequal(compared: Comparison) -> Iterator[list[Pair]]:
 
 
 def is_unequal(pair: Pair) -> bool:
-    """Return True if the two tensors differ, unless the operator leaves their values undefined."""
+    """Return True unless the tensors are equal, cannot be read, or have values that the operator leaves undefined."""
     return pair.verdict not in ("equal", "unreadable") and not pair.undefined
 
 

@@ -27,7 +27,11 @@ def is_carried(cause: Cause, dump: Dump) -> bool:
 
 
 def explain_cause(triage: Triage, dump: Dump) -> Triage:
-    """Return the triage with `Triage.why`, and with the result of a replay in the evidence of its cause."""
+    """Return the triage with `Triage.why`.
+
+    The operator of the cause is replayed. If it gives the recorded result, this is added to the evidence of the cause;
+    if it gives another one, this is the reason.
+    """
     cause = triage.cause
     assert cause is not None, "there is a cause"
     records = _records_of(cause, dump)

@@ -68,7 +68,7 @@ def find_nonfinite(
 
     ignore: operators whose NaN and Inf is expected
     symptom: the symptom to look for in the losses, before NaN and Inf. By default all symptoms are looked for, but only
-             if nothing is NaN or Inf
+             if nothing is NaN or Inf. A loss that diverges before it is NaN or Inf is explained as a spike in any case
 
     Raises CaptureError if the program runs nothing that can be dumped.
     """
@@ -165,7 +165,10 @@ def _nothing_wrong(
 
 
 def _record(runner: RoundRunner, command: Sequence[str], first: RoundResult, sign: _Sign) -> Triage:
-    """Record the steps around the sign, and explain them. If NaN or Inf is older than these steps, trace all steps."""
+    """Record the steps around the sign, and explain them.
+
+    If these steps do not show where NaN or Inf comes from, trace all steps from the start of the program on.
+    """
     last, triage = first, None
     differs = ""
     if sign.step is not None:

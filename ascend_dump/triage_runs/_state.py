@@ -44,6 +44,8 @@ class TriageState:
     def open(cls, path: Path, settings: Mapping[str, Any]) -> TriageState:
         """Return the newest unfinished triage below `path` that has the same settings, else a new triage.
 
+        A triage that another process has locked is passed over.
+
         Raises WriteError if the state cannot be written or locked, and CaptureError if a command of the interrupted
         triage still runs.
         """

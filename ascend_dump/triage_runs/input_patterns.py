@@ -25,7 +25,8 @@ _ROW_OPERATORS = ("softmax", "logsoftmax", "safesoftmax")
 _SPREADS = ("std", "var", "stdmean", "varmean", "cov", "corrcoef")
 #: Operators that are not defined for negative numbers.
 _POSITIVE = ("log", "log2", "log10", "sqrt", "rsqrt")
-#: Operators that multiply and add. Large values lead to Inf there, but zeros are harmless and are not mentioned.
+#: Operators in which large values lead to Inf, such as products and sums. Zeros are harmless there, so they are not
+#: mentioned.
 _MULTIPLY_ADD = (
     *("mul", "add", "sub", "rsub", "addcmul", "square", "exp", "exp2", "expm1", "cosh", "sinh", "sum", "cumsum"),
     *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "linear", "matmul", "convolution", "prod", "tocopy"),

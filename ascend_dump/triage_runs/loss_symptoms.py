@@ -76,7 +76,10 @@ class SettingsChange(NamedTuple):
 
 
 def loss_symptom(outline: Outline, asked: Optional[Symptom] = None) -> Optional[LossSymptom]:
-    """Return the symptom in the losses of a process, None if there is none. asked: look for this symptom only."""
+    """Return the symptom in the losses of a process, None if there is none.
+
+    asked: look for this symptom only, and accept weaker signs of it
+    """
     symptom = _zero(outline, is_asked=asked == "zero") if asked in (None, "zero") else None
     if symptom is None and asked in (None, "stuck"):
         symptom = _stuck(outline) or (
@@ -86,7 +89,7 @@ def loss_symptom(outline: Outline, asked: Optional[Symptom] = None) -> Optional[
 
 
 def changes_before(outline: Outline, step: int) -> Iterator[SettingsChange]:
-    """Yield the settings that change shortly before a step to a value much larger than any before."""
+    """Yield the settings that change, in a step or shortly before it, to a value much larger than any before."""
     before: dict[str, float] = {}
     largest: dict[str, float] = {}
     for changed_at, settings, source in outline.settings:

@@ -14,7 +14,8 @@ def trainer_step(step: int, rank: Optional[int], time: Optional[int], outlines: 
     """Return the position of an operator as `optimizer step 2, micro-batch 1 (backward pass 9 of all)`.
 
     All three are counted from 0. Micro-batch and backward pass are left out if each optimizer step has one backward
-    pass. Returns "" if the trainer's step has the same number as the step of the dump, or is not known.
+    pass. Then the result is "" if the optimizer step has the same number as the step of the dump. The result is also ""
+    if the optimizer step is not known.
 
     step      the step of the dump, which is a call of a model
     time      time of the operator in microseconds, None if it is not known

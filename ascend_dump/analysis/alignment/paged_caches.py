@@ -71,7 +71,8 @@ class MisreadToken(NamedTuple):
 def misread_token(calls: Sequence[ModelCall], sequences: Sequence[Sequence[int]]) -> Optional[MisreadToken]:
     """Return the first token that an operator reads from the wrong slot of a paged cache; None if there is none.
 
-    Integers count as a table of blocks only if they lead to the right tokens in other calls, or for other requests.
+    Integers count as a table of blocks only if they led to the right tokens before, in an earlier call or for another
+    request.
     """
     layers: dict[str, _Layer] = {}
     arrays = _Integers()

@@ -95,7 +95,7 @@ class RanksOfSide:
         return self._terms.get(id(record), self._terms.get(memory_of(record)))
 
     def added(self, record: Record, placement: Placement) -> Optional[Portion]:
-        """Return the sum or mean over ranks, as both fields; None if the tensor is no term of one."""
+        """Return the sum or mean over ranks, as the values and the counterpart; None if the tensor is no term of it."""
         import numpy as np
 
         terms = [axis in ("partial sum", "partial avg") for axis in placement.axes]

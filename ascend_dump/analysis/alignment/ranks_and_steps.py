@@ -66,7 +66,7 @@ class RankGroup(NamedTuple):
         made_of: tuple[ReadMadeOf, ReadMadeOf],
         layouts: ShardLayouts = NO_LAYOUTS,
     ) -> Optional[RankGroup]:
-        """Return the group of ranks; None if nothing indicates parts: neither numbers of ranks, layouts, nor shapes."""
+        """Return the group of ranks; None if neither numbers of ranks, layouts, placements nor shapes show parts."""
         ranks = [tuple(sorted({rank for rank, _ in side}, key=_number)) for side in (a, b)]
         if not may_be_parts(len(ranks[0]), len(ranks[1]), layouts):
             return None

@@ -98,8 +98,8 @@ class Portions:
     def arrays(self, actual: Record, reference: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]:
         """Return the corresponding values of actual and of the reference, and the name of their relation.
 
-        None if the rank has the whole tensor. Raises the same errors as reading a tensor, and ConfigError for a layout
-        of the user that does not fit.
+        None if the rank has the whole tensor, or if no relation is found. Raises the same errors as reading a tensor,
+        and ConfigError for a layout of the user that does not fit.
         """
         if self._of_actual:
             return self._part(actual, reference)
@@ -148,8 +148,9 @@ class Portions:
     def statistics(
         self, actual: Record, reference: Record
     ) -> Optional[tuple[RoundedStatistics, RoundedStatistics, str]]:
-        """Return the statistics of both sides, like `arrays`; None if the tensors are whole on both sides.
+        """Return the statistics of both sides, like `arrays`.
 
+        None if the tensors are whole on both sides, or if their shapes and their numbers of elements differ.
         Statistics of parts are merged. For terms of a sum, statistics without numbers are returned, because numbers of
         terms say nothing about the sum.
         """

@@ -17,9 +17,10 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def junit(pairs: Iterable[Pair], is_allowed: Callable[[Pair], bool]) -> bytes:
-    """Return the document: operators that differ are failures, unreadable ones errors.
+    """Return the document: operators with an unreadable tensor are errors, others that do not agree are failures.
 
-    Operators without a partner are skipped if that is allowed for all their tensors.
+    An operator agrees if all its tensors are equal or within rounding. Tensors that may be missing on one side are not
+    judged; an operator that has only such tensors is skipped.
     """
     suite = ElementTree.Element("testsuite", name="ascend-dump compare")
     counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}

@@ -51,11 +51,11 @@ class KnownDifferences:
             copies.update(viewed)
 
     def __bool__(self) -> bool:
-        """True once any difference is known."""
+        """True if a difference with an origin is known."""
         return bool(self._causes)
 
     def add(self, contents: Optional[_Contents], causes: frozenset[OriginNumber]) -> None:
-        """Note a difference that entered from outside the recording."""
+        """Note a difference of an input that no paired operator wrote."""
         if contents is not None:
             self._causes[contents] = causes
 

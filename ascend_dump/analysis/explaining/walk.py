@@ -115,7 +115,7 @@ class Divergence:
 
     @property
     def is_clean(self) -> bool:
-        """True while no difference is known. Then a step with equal bytes does not change the state."""
+        """True while no difference with an origin is known. Then a step with equal bytes does not change the state."""
         return not self._state.known
 
     def walk(self, match: Match) -> list[Pair]:

@@ -85,7 +85,8 @@ class Wiring:
     def states_written(self, side: int, operators: Sequence[Operator]) -> list[Record]:
         """Return the outputs with which operators of one side (0: actual) update tensors that are older than the step.
 
-        Gradients are left out, and so are tensors that the other side writes too.
+        Gradients, integers and single numbers are left out, and so are tensors that the other side writes too, and
+        operators that fill or copy.
         """
         flow = self.flows[side]
         before: dict[int, Record] = {}

@@ -152,7 +152,7 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
 
 
 def term_sizes(operator: Operator) -> Optional[np.ndarray]:
-    """Return the size of the terms of each output element; None for operators other than products and full sums.
+    """Return the size of the terms of each output element; None but for products, and sums and means of all elements.
 
     For a product of matrices, it is the size that each element would have if its terms had random signs: some rows and
     columns may be much larger than others. For a sum of all elements, it is the largest sum of consecutive elements:

@@ -199,15 +199,14 @@ def _judge_with_noise(measure: Measure, rules: Rules, allowance: _Allowance, noi
     allowed = error * size + rules.gain * noise.size
     ceiling = max(rules.ceiling * math.sqrt(max(unit, noise.unit)) * size, error * size, 4 * noise.size)
     # If a few elements are much larger than the others, differences may be small relative to each element instead.
-    is_within_noise = allowance.excess <= max(16 * allowed, 4 * noise.most) or measure.max_rel <= max(
-        _LAST_PLACES * unit, 4 * noise.each
-    )
+    most = max(16 * allowed, 4 * noise.most)
+    is_within_noise = allowance.excess <= most or measure.max_rel <= max(_LAST_PLACES * unit, 4 * noise.each)
     if allowance.rmse <= min(allowed + 2 * unit * size, ceiling) and is_within_noise:
         return "noise", f"explained by the rounding of the inputs (relative error {measure.rel_l2:.2g})"
     if not is_within_noise and allowance.rmse <= allowed:
         return (
             "different",
-            f"one element differs by {measure.max_abs:.2g}; the noise in the inputs explains at most {allowed:.2g}",
+            f"one element differs by {measure.max_abs:.2g}; the noise in the inputs explains at most {most:.2g}",
         )
     explained = f"explains at most {min(allowed, ceiling) / size:.2g}" if size else "is smaller"
     return "different", f"relative error {measure.rel_l2:.2g}; the noise in the inputs {explained}"

@@ -31,15 +31,16 @@ class Stored(NamedTuple):
 
 
 def may_differ_in_layout(a: Record, b: Record) -> bool:
-    """Return True if two records name different formats that may be layouts of the same tensor."""
+    """Return True if one of the records is stored in blocks, or both name their axes in different orders."""
     named = [record.format in _NAMED for record in (a, b)]
     return _is_blocked(a) or _is_blocked(b) or (all(named) and a.format != b.format)
 
 
 def in_one_layout(a: Record, b: Record) -> Optional[Stored]:
-    """Return both tensors in one layout of models, and one shape; None if no layout gives them the same shape.
+    """Return both tensors in one layout of models, and one shape.
 
-    Raises the same errors as reading a record.
+    None if the records cannot differ in layout, or if no layout gives the tensors the same shape. Raises the
+    same errors as reading a record.
     """
     if not may_differ_in_layout(a, b):
         return None
@@ -54,7 +55,7 @@ def in_one_layout(a: Record, b: Record) -> Optional[Stored]:
 
 
 def as_in_model(record: Record) -> np.ndarray:
-    """Return the tensor in the layout that it has in the model, if the dump records this; else as it is stored."""
+    """Return the tensor in the layout that it has in the model; as it is stored if it cannot be converted."""
     if _is_blocked(record):
         for layout in ("original", "ND", *_NAMED):
             try:

@@ -40,7 +40,26 @@ _compiled: set[Any] = set()
 
 
 class Sums(NamedTuple):
-    """Sums and maxima over one pair of arrays, from which `Measure` is computed; see `kernels.pair`."""
+    """Sums and maxima over one pair of arrays, from which `Measure` is computed.
+
+    All but the last four fields and `nonfinite` are over the elements that are finite on both sides, and
+    d = actual - reference.
+
+    d2, b2, a2            sums of d^2, reference^2 and actual^2
+    ab                    sum of actual * reference
+    leaning               sum of d sign(reference)
+    total                 sum of |reference|
+    differing2            sum of reference^2, over the elements that differ
+    differing             largest |reference|, over the elements that differ
+    largest, where        largest |d|, and the index of an element that has it; -1 if no element is finite
+    largest_rel, excess   as `max_rel` and `excess` of `Measure`
+    unequal               number of elements that differ
+    signed                sum of sign(d) sign(reference)
+    finite                number of elements
+    nonfinite             as in `Measure`
+    first_nonfinite       index of the first element that counts as nonfinite; -1 if there is none
+    nan, inf, ulp         as in `Measure`
+    """
 
     d2: float
     b2: float

@@ -201,7 +201,7 @@ class Differences:
         return _Read(numbers, layout=layout, same=same)
 
     def _arrays(self, a: Record, b: Record) -> Optional[tuple[np.ndarray, np.ndarray, str]]:
-        """Return both arrays in one shape, and the change of the axes of actual; None if no change makes them equal."""
+        """Return both arrays in one shape, and the change of the axes of actual; None if no change gives one shape."""
         stored = in_one_layout(a, b)
         if stored is not None:
             return stored

@@ -116,7 +116,9 @@ def align(
       shapes; the same phase and shapes with another type
     - unique contents in any order
 
-    Last, weak pairs that contradict the dataflow are dropped. Raises NotSupported without rapidfuzz.
+    Last, weak pairs that contradict the dataflow are dropped.
+
+    Raises NotSupported if the operators differ and rapidfuzz is not installed.
 
     parts: a tensor of one side may be a part of a tensor of the other side, so that shapes are no evidence
     """

@@ -53,10 +53,10 @@ def with_shares(
 
     disturbances  the own errors, by name of the layer
     reference     the operators of the reference in the step
-    last          the last output of both sides; None if their sizes differ
+    last          the last output of both sides; None if a side has none, or their sizes differ
     """
     if last is None:
-        return list(layers), None, "the last outputs of the two sides have different sizes: no share of the final error"
+        return list(layers), None, "the two sides have no last outputs of the same size: no share of the final error"
     try:
         expected = values_of(last[1])
         error = values_of(last[0]).reshape(expected.shape) - expected

@@ -34,7 +34,8 @@ class Outlier(NamedTuple):
 class ErrorNumbers(NamedTuple):
     """The error of a layer's output, compared with the output of the reference's layer for the same inputs.
 
-    snr       ratio of signal to error, in dB; Inf without an error, NaN if the output is not finite
+    snr       ratio of signal to error, in dB; Inf without an error, -Inf if the reference's output is 0, NaN if the
+              output is not finite
     cosine    cosine similarity of the output and the output of the reference's layer; None if one of them is 0
     relative  L2 norm of the error, divided by that of the reference's output
     gain      the factor by which the output is larger; 1 if a factor does not explain most of the error

@@ -218,7 +218,7 @@ def _arrived(inputs: Sequence[tuple[Record, np.ndarray, np.ndarray]]) -> Optiona
 
 
 def _last_outputs(segments: Sequence[dict[tuple[str, int], Segment]]) -> Optional[tuple[Record, Record]]:
-    """Return the last output of both sides; None if their sizes differ."""
+    """Return the last output of both sides; None if a side has none, or their sizes differ."""
     last = [next(iter(outputs_of(list(side.values())[-1])), None) if side else None for side in segments]
     if last[0] is None or last[1] is None or _elements(last[0]) != _elements(last[1]):
         return None

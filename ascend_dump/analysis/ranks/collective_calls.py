@@ -175,7 +175,8 @@ def _partners(
 
     None if no received message has the content of a sent message. Messages arrive in order, but a side may lack some
     messages, because not all steps are recorded. The messages between two messages that arrived unchanged are matched
-    by their order, but only if both sides have equally many of them.
+    by their order, but only if both sides have equally many of them. Before the first and after the last of those, as
+    many messages are matched as both sides have, from the nearest on.
     """
     anchors: list[tuple[int, int]] = []
     positions: dict[Hashable, list[int]] = {}

@@ -39,8 +39,9 @@ def measured(
 ) -> Iterator[Record]:
     """Yield the records of a dump in their order; records without recorded statistics get measured ones.
 
-    The ranks are measured in parallel, one task for each. Records of a dump of one rank are yielded unchanged: they
-    measure their statistics on access. `watch` and errors are those of `map_ranks`.
+    The ranks are measured in parallel, one task for each. Records of a dump of one rank, or of
+    ranks that the file names do not tell, are yielded unchanged: they measure their statistics on access. `watch` and
+    errors are those of `map_ranks`.
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as executor:   # doctest: +SKIP

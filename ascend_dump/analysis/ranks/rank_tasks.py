@@ -237,7 +237,7 @@ def _save(table: bytes, path: Path) -> None:
             os.unlink(draft)
         raise WriteError(
             f"{path}: the table of a rank cannot be written: {error.strerror}",
-            hint="free space, or set XDG_CACHE_HOME to a directory that has some",
+            hint="free space, or choose another directory with work= or XDG_CACHE_HOME",
         ) from error
 
 

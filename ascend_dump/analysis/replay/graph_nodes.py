@@ -255,7 +255,10 @@ class GraphNodes:
         self._runs: dict[Any, _Run] = {}
 
     def of(self, operator: Operator) -> Optional[NodeOf]:
-        """Return the node of a GE operator; None for a PyTorch operator. Raises NotRun without torchair's text."""
+        """Return the node of a GE operator; None for a PyTorch operator, and for a graph that torchair did not make.
+
+        Raises NotRun if torchair's text of the graph is missing, or has no node for this operator.
+        """
         first = next(operator.records)
         if "::" in operator.op_type or first.model is None:
             return None

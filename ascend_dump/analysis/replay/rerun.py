@@ -71,4 +71,4 @@ class Rerun:
         outputs = result[1]
         if isinstance(outputs, NotRun):
             return f"cannot be computed again: {outputs}"
-        return outputs.get(id(record), "has no defined value")
+        return outputs.get(id(record), "has no defined or no recorded values")

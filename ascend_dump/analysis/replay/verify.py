@@ -32,7 +32,7 @@ class Replayed:
     """One recorded output, compared with the result of running its operator again from the recorded inputs.
 
     verdict  "equal" (the same bits), "noise" (within the rounding of its type), "different", "structure" (another
-             type), "undecided" (PyTorch gets the same result in its type, but not in the higher precision) or
+             shape), "undecided" (PyTorch gets the same result in its type, but not in the higher precision) or
              "unreadable"
     reason   the verdict in words, with numbers
     measure  distance to the result in higher precision; None if the operator could not be run in higher precision
@@ -89,7 +89,7 @@ class Refused:
 class Replay:
     """The operators of a dump, run again one by one.
 
-    pairs    every output of the operators that were run, in their order
+    pairs    the outputs that were compared or cannot be read, in the order of their operators
     refused  the operators that were not run, with the reason
     dtype    the type of higher precision
 
@@ -113,7 +113,7 @@ class Replay:
 
     @property
     def wrong(self) -> tuple[Replayed, ...]:
-        """Return the outputs that differ from the result of their operator for the recorded inputs."""
+        """Return the outputs that were not found equal to the result of their operator, up to rounding."""
         return tuple(pair for pair in self.pairs if pair.verdict not in ("equal", "noise"))
 
     def to_dict(self) -> dict[str, Any]:

@@ -96,7 +96,10 @@ class _DigestedStep:
                 self._inputs.append(f"{record.shape}\0{digest}\n")
 
     def digests(self) -> Optional[tuple[bytes, bytes]]:
-        """Return the digests of the inputs and of all records; None if a tensor has no hash, or the step no input."""
+        """Return the digests of the inputs and of all records.
+
+        None if an input has no hash, a record cannot be read, or the step has no input.
+        """
         import xxhash
 
         if not self._is_hashed or not self._inputs:

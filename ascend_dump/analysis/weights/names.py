@@ -42,7 +42,7 @@ def parsed(name: str) -> WeightName:
 
 
 def likeness(name: str, candidate: str) -> float:
-    """Return how alike two names are: 0 without a common word, 3 if they are the same."""
+    """Return how alike two names are, up to 3: the share of common words, +1 for the same last word or numbers each."""
     words, other_words = _WORD.findall(name.lower()), _WORD.findall(candidate.lower())
     common = len({*words} & {*other_words}) / max(len({*words} | {*other_words}), 1)
     return common + (words[-1:] == other_words[-1:]) + (parsed(name).numbers == parsed(candidate).numbers)

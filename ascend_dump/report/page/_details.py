@@ -28,7 +28,7 @@ _MOST_FILES = 200
 
 
 def details_of(rows: Sequence[PageRow], chosen: Iterable[int]) -> tuple[dict[int, dict[str, Any]], int]:
-    """Return the details of the chosen rows by row number, and the number of rows without details."""
+    """Return the details of the chosen rows by row number, and the number of rows beyond the limits."""
     details: dict[int, dict[str, Any]] = {}
     budget, skipped = _MOST_READ, 0
     for number in chosen:

@@ -128,7 +128,7 @@ def build_page(content: PageContent, *, sources: Optional[_Path] = None, live: b
 
 
 def _without_drawings(details: Mapping[Any, Mapping[str, Any]], without: int) -> Iterator[str]:
-    """Yield a note if some rows have no histograms and heat maps. without: number of rows without details."""
+    """Yield a note if some rows have no histograms and heat maps. without: number of rows beyond the limits."""
     drawn = sum("values" in detail for detail in details.values())
     if details and not drawn:
         yield "histograms and heat maps: the dump has no values of the rows to look at first"

@@ -135,7 +135,10 @@ def _table(array: np.ndarray) -> np.ndarray:
 
 
 def _sizes(actual: np.ndarray, reference: Optional[np.ndarray] = None) -> np.ndarray:
-    """Return |actual - reference|: Inf for NaN or Inf on one side, 0 if both sides have the same NaN or Inf."""
+    """Return |actual - reference|, or |actual| without a reference; Inf where this is NaN or Inf.
+
+    Where both sides have the same NaN or Inf, the result is 0.
+    """
     import numpy as np
 
     wide = np.complex128 if actual.dtype.kind == "c" else np.float64

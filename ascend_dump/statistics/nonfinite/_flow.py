@@ -131,7 +131,7 @@ class Flow(Generic[_Root]):
         return [result for result in self._results.get(tensor.memory[0], ()) if _shared(result, tensor)[0]]
 
     def _forget_overwritten(self, tensors: Sequence[FlowTensor]) -> None:
-        """Drop the results whose memory is completely overwritten by one of these tensors."""
+        """Drop the results whose memory one of these tensors overwrites completely, unless `is_seen`."""
         for tensor in tensors:
             results = self._results.get(tensor.memory[0]) if tensor.memory is not None else None
             if results:
