@@ -235,7 +235,7 @@ def parse_slice(text: str) -> tuple[Any, ...]:
         if ":" not in word:
             index.append(numbers[0])
         elif numbers[2] == 0:
-            raise ConfigError(f"{text!r}: the step of the slice is 0", hint="write a positive step such as 0:100:10")
+            raise ConfigError(f"{text!r}: the step of the slice is 0", hint="write another step, as in 0:100:10")
         else:
             index.append(slice(*numbers))
     return tuple(index)

@@ -181,5 +181,6 @@ def _lock_directory(directory: Path) -> Optional[int]:
 def _unwritable(directory: Path, error: OSError) -> WriteError:
     return WriteError(
         f"the state of the triage in {directory} cannot be written: {error.strerror}",
-        hint="free some space, or set --path to a directory that this user may write; the same command resumes",
+        hint="free some space and run the same command again, which resumes; or set --path to a directory that this user may "
+        "write",
     )

@@ -84,7 +84,8 @@ def source_of(nonfinite: NonFiniteOperator) -> str:
     """
     kind = nonfinite.record.op_type.lower()
     if kind in _PARAMETERS:
-        return f"the parameter {nonfinite.record.op_name} has NaN or Inf"
+        noun = "constant" if kind.startswith("const") else "parameter"
+        return f"the {noun} {nonfinite.record.op_name} has NaN or Inf"
     if kind in GRAPH_INPUTS:
         return f"the input {nonfinite.record.op_name} of the model has NaN or Inf"
     wrong = [

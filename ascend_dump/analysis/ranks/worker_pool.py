@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any, Optional, TypeVar
 
 from ascend_dump.common.log import log
+from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError, WorkerLost
 
 __all__ = ["RankWorkers"]
@@ -52,7 +53,7 @@ class RankWorkers(Executor):
     def _run(self, function: Callable[..., _Result], arguments: tuple[Any, ...], named: dict[str, Any]) -> _Result:
         pool = self._idle.get()
         try:
-            for _ in range(_MOST_DEATHS):
+            for deaths in range(1, _MOST_DEATHS + 1):
                 pool = pool or self._new()
                 try:
                     return pool.submit(function, *arguments, **named).result()
@@ -63,7 +64,7 @@ class RankWorkers(Executor):
                         break
                     log.warning("a worker process was killed; its rank is repeated")
             raise WorkerLost(
-                f"the process of one rank was killed {_MOST_DEATHS} times",
+                f"the process of one rank was killed {counted(deaths, 'time')}",
                 hint="the system kills processes that need too much memory: see its log, and use fewer workers; "
                 f"in a program of your own, {_GUARD}",
             )
