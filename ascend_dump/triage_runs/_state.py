@@ -181,6 +181,6 @@ def _lock_directory(directory: Path) -> Optional[int]:
 def _unwritable(directory: Path, error: OSError) -> WriteError:
     return WriteError(
         f"the state of the triage in {directory} cannot be written: {error.strerror}",
-        hint="free some space and run the same command again, which resumes; or set --path to a directory that this user may "
-        "write",
+        hint="free some space and run the same command again, which resumes; or set --path to a directory that can be "
+        "written",
     )

@@ -51,13 +51,14 @@ class RankWorkers(Executor):
         return self._threads.submit(self._run, function, arguments, named)
 
     def _run(self, function: Callable[..., _Result], arguments: tuple[Any, ...], named: dict[str, Any]) -> _Result:
-        pool = self._idle.get()
+        pool, deaths = self._idle.get(), 0
         try:
-            for deaths in range(1, _MOST_DEATHS + 1):
+            for _ in range(_MOST_DEATHS):
                 pool = pool or self._new()
                 try:
                     return pool.submit(function, *arguments, **named).result()
                 except BrokenProcessPool:
+                    deaths += 1
                     self._drop(pool)
                     pool = None
                     if self._ended:
