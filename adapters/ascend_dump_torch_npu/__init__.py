@@ -8,8 +8,9 @@ selected step has a directory of its own, `{path}/worldsize{N}_global_rank{R}/{r
 `record.op_type` is the API call, such as `aclnnAdd`. `record.kernel` is the kernel, such as `AddAiCore`; it is None for
 records of the call itself.
 
-CANN reads the switches of overflow detection and of exception dumps of the kind "norm" (`aic_err_norm_dump`) at the
-first operator of the process, and keeps them until the process ends.
+CANN reads the switch of overflow detection at the first operator of the process. An exception dump is requested when
+the NPU is initialised; one of the kind "norm" (`aic_err_norm_dump`) must still be requested at the first operator. Both
+stay on until the process ends.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "TorchNpuAdapter"]
 
-#: The options of `DumpRequest.options` besides the keys of the dump JSON. The capture counts the steps itself.
+#: The options of `DumpRequest.options` besides the keys of the dump JSON. CANN does not get them: they are settings of
+#: the capture, which counts the steps.
 OPTIONS = {
     "skip_warmup": "True: calls in which a server profiles memory, warms up or captures graphs do not count as steps",
 }

@@ -524,7 +524,7 @@ class _ValueJudge:
         return bool(earlier_calls)
 
     def _is_of_masks(self, nonfinite: NonFiniteOperator, device: _DeviceKey) -> bool:
-        """Return True if all non-finite inputs come from masks."""
+        """Return True if all non-finite inputs may come from masks: they are known outputs, or have -Inf only."""
         if device not in self._masked:
             return False
         for record, statistics in zip(nonfinite.inputs, nonfinite.input_statistics):

@@ -39,7 +39,8 @@ class Task(NamedTuple):
 
     source   the file
     out      the directory for its output files
-    named    True if it is named like a dump file; then other content is a failure
+    named    True if the caller gave the file itself, or if it is named like a dump file; then other content is a
+             failure
     name     its original name, if its name on disk is a hash
     problem  the reason why the original name is unknown
     """
@@ -89,8 +90,8 @@ def _check_dtype(name: str, type: str) -> None:
 def find_tasks(sources: Sequence[Path], out: Path, select: Optional[Select] = None) -> Iterator[Task]:
     """Yield the files to convert: all files among `sources`, and the files below directories that may be dump files.
 
-    The outputs of files below a directory get the same relative directories below `out`. select: a function from the
-    operator's name in the file name to True if the file is converted. Raises DumpNotFound for a source that does not
+    The outputs of files below a directory get the same relative directories below `out`. select: gets an operator's
+    name from a file name, and returns True to convert the file. Raises DumpNotFound for a source that does not
     exist, ConfigError for two files of the same name.
     """
     files: dict[str, Path] = {}
@@ -175,8 +176,9 @@ def _long_names(directory: Path, names: Sequence[str]) -> tuple[dict[str, str], 
         return {}, ""
     try:
         return read_mapping(directory / MAPPING).names, ""
-    except ReadError:
-        return {}, f"its name is a hash, and {MAPPING}, which has the operator's name, is not beside it"
+    except ReadError as error:
+        failure = error.message if os.path.lexists(directory / MAPPING) else "is not beside it"
+        return {}, f"its name is a hash, and {MAPPING}, which has the operator's name, {failure}"
 
 
 def _selected(name: str, full: str, select: Select) -> bool:

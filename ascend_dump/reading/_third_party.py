@@ -51,7 +51,7 @@ class ThirdPartyDialect:
             if not self._reported:
                 self._reported = True
                 log.warning(
-                    "the dialect %s failed in %s, so its files in it are not read: %r", self.name, directory.path, error
+                    "the dialect %s failed in %s, so its files there are not read: %r", self.name, directory.path, error
                 )
             return [], set()
 

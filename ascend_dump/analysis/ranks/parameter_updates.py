@@ -29,7 +29,7 @@ _MOST_UPDATES = 32
 class WrongRank(NamedTuple):
     """The result of `ParameterUpdates.compared`.
 
-    record    the first record that is known to differ; None if that is the value itself
+    record    the first record that is known to differ; None if no record before the compared value is known to
     evidence  the reason in words
     rank      the rank that is wrong; None if that cannot be told
     """
@@ -85,7 +85,10 @@ class ParameterUpdates:
         return self._of_updates(*sides)
 
     def _before(self, parameter: str, record: Record) -> list[_ParameterUpdate]:
-        """Return the updates before a record, of the last step that has any. An output is an update itself."""
+        """Return the updates before a record, of the last step that has any.
+
+        If the record is an output, the update that wrote it is included.
+        """
         moment = _moment(record)
         key = ((record.rank or 0, record.run), parameter)
         # An input has the value of the update before its own operator, even if that operator updates it next.
@@ -157,9 +160,8 @@ def _computed_again(
     if are_right[0] == are_right[1]:
         return None
     record = outputs[1] if are_right[0] else outputs[0]
-    text = (
-        f"{record.op_type} read the same inputs on both ranks, and run again, the output of rank {record.rank} is wrong"
-    )
+    text = f"{record.op_type} read the same inputs on both ranks; run again, it does not give the output of "
+    text += f"rank {record.rank}"
     return WrongRank(record, text, record.rank)
 
 

@@ -186,7 +186,7 @@ def _clipped(count: int) -> tuple[Row, ...]:
 EXTRA_OPERATOR = SuspectRule(
     "extra-operator",
     0.5,
-    "an operator that runs before more than this share of the reader's calls is taken to depend on the data",
+    "an operator that runs before more than this share of the calls that read its result depends on the data",
     _ExtraOperatorFinder,
     trips=_clipped(1),
     passes=_clipped(3),
@@ -218,7 +218,7 @@ def _updated(*factors: float) -> tuple[Row, ...]:
 SHARD_UPDATE = SuspectRule(
     "shard-update",
     1e-6,
-    "relative difference of a number that updates the parts of one tensor",
+    "relative difference between ranks of the numbers with which they update their parts of one tensor",
     _ShardUpdateFinder,
     trips=_updated(0.999, 0.999, 0.999, 0.998),
     passes=_updated(0.999, 0.999, 0.999, 0.9990001),

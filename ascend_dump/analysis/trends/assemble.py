@@ -36,11 +36,11 @@ class Trends:
     reference  path of the reference; None if none was given
     noise      path of the other run of the reference; None if none was given
     reference_curves  the curves of the reference
-    verdict    "" without a reference; "equal"; "noise" if no curve differs by more than rounding, or by more than two
-               runs of the reference may differ; "different"; "unmatched" if no curve has a step in common with the
-               reference
+    verdict    "" without a reference; "equal"; "noise" if no curve parts: all differences are rounding, or at most a few
+               times those of two runs of the reference; "different"; "unmatched" if no curve has a step in common with
+               the reference
     partings   for each curve that differs, the first step at which it does; the earliest first
-    unmatched  number of curves without a partner
+    unmatched  number of curves of both sides without a partner, or without a step in common with it
     notes      sentences about missing or uncertain results
     unreadable number of records that cannot be read
     """
@@ -108,7 +108,8 @@ class Trends:
     def to_frame(self) -> polars.DataFrame:
         """Return a table with a row for each value.
 
-        Its columns are run, rank, model, kind, name, quantity, step and value; with a reference, side is the first one.
+        Its columns are run, rank, model, kind, name, quantity, step and value; with a reference, the first
+        column is `side`.
 
         Raises NotSupported without polars.
         """
@@ -239,8 +240,8 @@ def _notes(read: Mapping[str, CurvesRead]) -> Iterable[str]:
         yield 'one step only, which is no curve: capture several, with steps="0-:10"'
     if not curves.has_parameters:
         yield (
-            'no parameter is recorded: capture(data="stats", level="module") records their norms where an optimizer of '
-            'PyTorch steps within a recorded step; with gradient accumulation add options={"step": "optimizer"}'
+            'no parameter is recorded: capture(data="stats", level="module") records their norms if a PyTorch '
+            'optimizer is called within a recorded step; with gradient accumulation add options={"step": "optimizer"}'
         )
         return
     updated = {step for curve in curves.curves if curve.kind == "parameter" for step in curve.steps}

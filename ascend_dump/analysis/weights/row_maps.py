@@ -17,7 +17,8 @@ __all__ = ["RowIndex", "RowMap", "expected_rows", "nearest_rows"]
 #: Number of leading elements of a row that are compared for similarity, cosine above which two rows are similar, and
 #: maximum number of products in memory at once.
 _SAMPLE, _NEAR, _MOST_PRODUCTS = 64, 0.9, 1 << 24
-#: Maximum number of pairs of rows that are compared, which takes some seconds. Two embeddings have more.
+#: Maximum number of pairs of rows that are compared, which takes some seconds. Two tensors of more than about 46,000
+#: rows each have more pairs, and are not compared.
 _MOST_COMPARED = 1 << 31
 
 
@@ -57,8 +58,8 @@ class RowIndex:
     def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return for each hash the tensor (-1: none) and the row with this hash.
 
-        If several rows have the hash, a row that continues the rows before it is chosen, else a row of the tensor with
-        most of the other rows, else the first one.
+        If several rows have the hash, the row after the partner of the previous hash is chosen; else the row with the
+        same index in the tensor that has most of the unique partners; else the first one.
         """
         import numpy as np
 

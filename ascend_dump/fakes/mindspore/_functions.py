@@ -55,7 +55,7 @@ _GRADIENTS = {"ApplyMomentum": 3, "SGD": 1, "Adam": 9}
 def execute(op_type: str, *inputs: Value, **attrs: Any) -> tuple[Tensor, ...]:
     """Run an operator, record it on the tape if there is one, and return its outputs.
 
-    inputs: tensors, arrays for constants, and None for an input that is no tensor.
+    inputs: tensors, arrays for constants, and None for an optional input that is not given.
     """
     if not isinstance(inputs[0], Tensor):
         raise TypeError(f"Failed calling {op_type} with {type(inputs[0])}: the valid calling is with a Tensor")

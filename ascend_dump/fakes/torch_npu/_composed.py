@@ -1,4 +1,5 @@
-"""ATen operators that torch_npu computes in one piece, with their gradients. For a new device PyTorch composes them.
+"""ATen operators that torch_npu computes in one piece, with their gradients. On a device without
+kernels of its own for them, PyTorch composes them of other operators.
 
 They are the matrix product, the attention, and the cells of LSTM and GRU. Sources: op-plugin's derivatives.yaml,
 ScaledDotProductAttentionKernelNpuOpApi.cpp (versions from 2.5 on).

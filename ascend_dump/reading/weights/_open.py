@@ -115,7 +115,7 @@ def _file(path: Path, follow_links: bool) -> Iterator[WeightTensor]:
             hint="load it with torch.load(..., weights_only=True), and save it again",
         )
     raise UnknownFormat(
-        "is no checkpoint: it begins neither like a .safetensors file nor like one of torch.save",
+        "is no checkpoint: its name does not end with .safetensors, and it does not begin like a file of torch.save",
         path=path,
         hint="expected .safetensors, .pt, .pth, .bin, .ckpt, an .index.json, or a directory",
     )

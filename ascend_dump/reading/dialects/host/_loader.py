@@ -232,7 +232,7 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 def refuse_format(record: Record, format: Optional[str]) -> None:
     if format not in (None, "ND"):
         raise NotSupported(
-            f"{record} has no device format to convert to {format!r}",
+            f"{record} is stored without a device format, so it cannot be converted to {format!r}",
             hint="transpose the array; its layout is the one that the model used",
         )
 
