@@ -36,9 +36,9 @@ class Trends:
     reference  path of the reference; None if none was given
     noise      path of the other run of the reference; None if none was given
     reference_curves  the curves of the reference
-    verdict    "" without a reference; "equal"; "noise" if no curve parts: all differences are rounding, or at most a few
-               times those of two runs of the reference; "different"; "unmatched" if no curve has a step in common with
-               the reference
+    verdict    "" without a reference; "equal"; "noise" if no curve parts: all differences are rounding, or at most
+               a few times those of two runs of the reference; "different"; "unmatched" if no curve has a step in common
+               with the reference
     partings   for each curve that differs, the first step at which it does; the earliest first
     unmatched  number of curves of both sides without a partner, or without a step in common with it
     notes      sentences about missing or uncertain results
