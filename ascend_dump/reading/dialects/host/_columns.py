@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
+from typing import TYPE_CHECKING, Annotated, Any, Callable, ClassVar, Optional, Union
 
 import msgspec
 from msgspec.structs import astuple, fields
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     import numpy as np
     import polars
 
-__all__ = ["LineColumns", "PlainLine", "are_objects", "line_ends", "line_starts"]
+__all__ = ["LineColumns", "PlainLine", "RepeatedColumns", "are_objects", "line_ends", "line_starts"]
+
+#: Parts of a step whose columns are kept for the next step, of `catalog.ROWS` lines each: some 50 MB at most.
+_MOST_PARTS = 8
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -80,6 +85,36 @@ class _Numbers(dict[Any, int]):
         return number
 
 
+class RepeatedColumns:
+    """Columns of earlier steps. A step of training mostly repeats the one before, so that most of its columns are the
+    same: operators, shapes, types. A column with the same values is not converted again.
+
+    It has the last columns of each part of a step, for the first `_MOST_PARTS` parts.
+    """
+
+    _of_dump: ClassVar[weakref.WeakValueDictionary[str, RepeatedColumns]] = weakref.WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self._parts: list[dict[str, tuple[Any, polars.Series]]] = []
+
+    @classmethod
+    def of(cls, root: Path) -> RepeatedColumns:
+        """Return the columns of the dump opened at `root`."""
+        columns = cls._of_dump.get(str(root))
+        if columns is None:
+            columns = cls._of_dump[str(root)] = cls()
+        return columns
+
+    def part(self, number: int) -> dict[str, tuple[Any, polars.Series]]:
+        """Return the values and the column by name, of a part of a step; new columns can be added.
+
+        number: 0 for the first part of a step
+        """
+        if number == len(self._parts) < _MOST_PARTS:
+            self._parts.append({})
+        return self._parts[number] if number < len(self._parts) else {}
+
+
 class LineColumns:
     """A collector of lines that converts them to columns.
 
@@ -87,14 +122,17 @@ class LineColumns:
     thousand lines, because creating a table takes a fixed time.
     """
 
-    def __init__(self, shared: dict[str, Any], index: Path, root: Path) -> None:
+    def __init__(self, shared: dict[str, Any], index: Path, root: Path, repeated: RepeatedColumns) -> None:
         """Create an empty collector.
 
-        shared: the fields that all lines have, from directory names. root: the directory of the steps.
+        shared: the fields that all lines have, from directory names. root: the directory of the steps. repeated: the
+        columns of earlier steps
         """
         self._known = shared
         self._index = index
         self._root = root
+        self._repeated = repeated
+        self._parts = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -124,15 +162,18 @@ class LineColumns:
         import numpy as np
         import polars as pl
 
-        from ascend_dump.reading.catalog import PLACE, lists, of_columns
+        from ascend_dump.reading.catalog import PLACE, lists, of_columns, of_values, schema
 
         by_field = self._told
+        self._earlier = self._repeated.part(self._parts)
+        self._parts += 1
         paths = {shard: str(self._root / shard) for shard in set(by_field["shard"])}
         if "" in paths:
             paths[""] = str(self._index)
         shards = [*paths.values()] if len(paths) == 1 else list(map(paths.__getitem__, by_field["shard"]))
         columns: dict[str, Any] = {name: by_field[name] for name in (*_SAME, *_PLACE)}
-        columns.update({name: lists(name, [*numbers], where) for name, (numbers, where) in self._lists.items()})
+        for name, (numbers, where) in self._lists.items():
+            columns[name] = self._converted(name, ([*numbers], where), partial(lists, name, [*numbers], where))
         columns.update(_of_views(by_field, columns["stride"]))
         columns.update(self._known)
         columns[PLACE] = pl.Series(PLACE, np.concatenate(self._places), dtype=pl.Int64)
@@ -156,9 +197,25 @@ class LineColumns:
             rare = ({name: value for name, value in zip(packed, values) if value} for values in zip(*packed.values()))
             columns["attrs"] = [json.dumps(attrs, default=msgspec.to_builtins) if attrs else None for attrs in rare]
         columns.update(_of_statistics(by_field["stats"]))
+        types = schema()
+        for name, values in columns.items():
+            if name not in _FLOATS and isinstance(values, list):
+                columns[name] = self._converted(name, values, partial(of_values, name, values, types[name]))
         frame = of_columns(columns, len(self))
         self._clear()
         return frame
+
+    def _converted(self, name: str, values: Any, convert: Callable[[], polars.Series]) -> polars.Series:
+        """Return the column of these values: that of an earlier step if its values are the same.
+
+        Not for floats: 0.0 equals -0.0, and True equals 1 only in columns of one type.
+        """
+        earlier = self._earlier.get(name)
+        if earlier is not None and earlier[0] == values:
+            return earlier[1]
+        column = convert()
+        self._earlier[name] = values, column
+        return column
 
 
 def _of_views(by_field: dict[str, list[Any]], strides: polars.Series) -> dict[str, Any]:
