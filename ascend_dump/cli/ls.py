@@ -29,8 +29,8 @@ from ascend_dump.cli.shared.reading import (
 from ascend_dump.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ascend_dump.cli.shared.ls_columns import OperatorRows
     from ascend_dump.reading import Dump, Record, Run
+    from ascend_dump.report.column_rows import ColumnRows
     from ascend_dump.report.tables import Column
 
 _LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id", "task_id", "timestamp", "path")
@@ -160,10 +160,10 @@ def _write_operators(dump: Dump, labels: RunLabels, unreadable: Unreadable, tota
     lead = leading_columns(dump)
     rows: Iterator[Sequence[str]]
     if dump.is_large:
-        from ascend_dump.cli.shared.ls_columns import operator_rows
+        from ascend_dump.cli.shared.ls_columns import cells, operator_rows
 
         parts = map(folding.unfold_rows, totals.count_rows(operator_rows(dump, unreadable)))
-        rows = chain.from_iterable(part.cells(lead, labels) for part in parts)
+        rows = chain.from_iterable(cells(part, lead, labels) for part in parts)
     else:
         groups = totals.count_groups(groups_of(unreadable.watch(progress(dump, "records"))))
         shown = folding.unfold(groups, lambda group: group.first)
@@ -246,7 +246,9 @@ class _Totals:
             self._ranks.add(group.first.rank)
             yield group
 
-    def count_rows(self, parts: Iterable[OperatorRows]) -> Iterator[OperatorRows]:
+    def count_rows(self, parts: Iterable[ColumnRows]) -> Iterator[ColumnRows]:
+        from ascend_dump.cli.shared.ls_columns import nbytes_of
+
         for part in parts:
             rows = part.frame
             kernels = int(rows["kernel"].fill_null("").ne("").sum())
@@ -254,7 +256,7 @@ class _Totals:
             self.operators += rows.height - kernels
             self.records += int(rows["records"].sum())
             self.unreadable += int(rows["failed"].sum())
-            self.bytes += part.nbytes
+            self.bytes += nbytes_of(part)
             self._steps.update(rows["step"].unique())
             self._ranks.update(rows["rank"].unique())
             yield part

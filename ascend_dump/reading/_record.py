@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ascend_dump.dump_format import Arguments
     from ascend_dump.statistics import Precision, Statistics
 
-__all__ = ["FIELDS", "Loader", "Record"]
+__all__ = ["FIELDS", "Loader", "Record", "argument_of"]
 
 
 class Loader(Protocol):
@@ -66,6 +66,22 @@ _OF_BYTES = ("hash", "stride", "storage_offset", "storage_nbytes", "address")
 
 #: Bytes of a call whose names of arguments are cached.
 _MOST_REPEATED = 2048
+
+
+def argument_of(call: bytes, io: str, index: int) -> Optional[str]:
+    """Return the name of the argument that a tensor is in a call of an operator, see `dump_format.read_call`; None if
+    it has none, and for damaged text.
+
+    call: empty if the call is not recorded
+    """
+    if not call or io not in ("input", "output"):
+        return None
+    try:
+        # Most calls are repeated in each step.
+        name_of = _name_of_argument if len(call) <= _MOST_REPEATED else _name_of_argument.__wrapped__
+        return name_of(call, io, index)
+    except ValueError:
+        return None
 
 
 @functools.lru_cache(1 << 12)
@@ -289,17 +305,7 @@ class Record:
         inputs, outputs that have a name in the schema, and arguments that the operator writes into.
         """
         name: Optional[str] = self.attrs.get("argument")
-        if name is not None or self.io not in ("input", "output"):
-            return name
-        call = self._call
-        if not call:
-            return None
-        try:
-            # Most calls are repeated in each step.
-            name_of = _name_of_argument if len(call) <= _MOST_REPEATED else _name_of_argument.__wrapped__
-            return name_of(call, self.io, self.index)
-        except ValueError:
-            return None
+        return argument_of(self._call, self.io, self.index) if name is None else name
 
     @property
     def parameter(self) -> Optional[str]:

@@ -6,10 +6,11 @@ Cells and totals are computed column by column. Only unreadable rows are convert
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ascend_dump.cli.shared.ls_groups import RunLabels
 from ascend_dump.cli.shared.reading import Unreadable, progress
+from ascend_dump.report.column_rows import ColumnRows, shape, text
 
 if TYPE_CHECKING:
     import polars
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from ascend_dump.reading import Dump, Record
     from ascend_dump.report.tables import Column
 
-__all__ = ["OperatorRows", "operator_rows"]
+__all__ = ["cells", "nbytes_of", "operator_rows"]
 
 #: The columns that all records of one run of an operator have in common, as in `Record.execution`.
 _EXECUTION = ("run", "rank", "device", "model", "model_id", "step", "op_type", "op_name")
@@ -30,69 +31,44 @@ _LOW = (1 << 32) - 1
 _OF_FIRST = ("op_name", "op_type", "step", "run", "rank", "model", "shape", "kernel")
 
 
-class OperatorRows(NamedTuple):
-    """Operators in execution order, as columns.
-
-    frame       a row per run of an operator: the columns of its first output, or of its first record if it has no
-                output; `inputs` and `outputs`, `types` (the different dtypes), `records` and `failed` (unreadable
-                records); the bytes of its tensors, divided by 2**32 as `high` and the remainder as `low`, because a sum
-                may need more than 64 bits
-    unreadable  by row: the first output or first record, if it cannot be read
-    """
-
-    frame: polars.DataFrame
-    unreadable: dict[int, Record]
-
-    @property
-    def nbytes(self) -> int:
-        high, low = self.frame["high"].sum(), self.frame["low"].sum()
-        return (int(high) << 32) + int(low)
-
-    def without(self, hidden: polars.Series) -> OperatorRows:
-        """Return the rows that are not hidden. hidden: a boolean for each row"""
-        if not self.unreadable:
-            return OperatorRows(self.frame.filter(~hidden), {})
-        rows = self.frame.with_row_index("old").filter(~hidden)
-        unreadable = {
-            new: self.unreadable[old] for new, old in enumerate(rows["old"].to_list()) if old in self.unreadable
-        }
-        return OperatorRows(rows.drop("old"), unreadable)
-
-    def cells(self, lead: Sequence[Column], labels: RunLabels) -> Iterator[Sequence[str]]:
-        """Yield the cells of each line: those of `labels` and `lead`, then name, type, counts, types, shape, bytes."""
-        import polars as pl
-
-        shape = pl.concat_str(pl.lit("["), pl.col("shape").cast(pl.List(pl.Utf8)).list.join(","), pl.lit("]"))
-        texts = {
-            **{column.name: _text(pl.col(column.name)) for column in lead},
-            "op_name": _text(pl.col("op_name")),
-            "op_type": _text(pl.col("op_type")),
-            "inputs": _text(pl.col("inputs")),
-            "outputs": _text(pl.col("outputs")),
-            "types": _text(pl.col("types").list.join(",")),
-            "shape": _text(shape),
-        }
-        columns = {name: column.to_list() for name, column in self.frame.select(**texts).to_dict().items()}
-        sizes = zip(self.frame["high"].to_list(), self.frame["low"].to_list())
-        columns["bytes"] = [str((high << 32) + low) for high, low in sizes]
-        for row, record in self.unreadable.items():
-            assert record.error is not None, "only records that cannot be read are among them"
-            columns["op_name"][row] = record.op_name or record.path.name
-            columns["op_type"][row] = f"unreadable [{record.error.code}]"
-        label = [labels.of_runs(self.frame["run"].to_list())] if labels.paths else []
-        return zip(*label, *columns.values())
-
-
-def _text(values: polars.Expr) -> polars.Expr:
-    """Return values as text, and `-` for null and the empty text."""
+def cells(rows: ColumnRows, lead: Sequence[Column], labels: RunLabels) -> Iterator[Sequence[str]]:
+    """Yield the cells of each line: those of `labels` and `lead`, then name, type, counts, types, shape, bytes."""
     import polars as pl
 
-    text = values.cast(pl.Utf8)
-    return pl.when(text.eq("") | text.is_null()).then(pl.lit("-")).otherwise(text)
+    texts = {
+        **{column.name: text(pl.col(column.name)) for column in lead},
+        "op_name": text(pl.col("op_name")),
+        "op_type": text(pl.col("op_type")),
+        "inputs": text(pl.col("inputs")),
+        "outputs": text(pl.col("outputs")),
+        "types": text(pl.col("types").list.join(",")),
+        "shape": shape(pl.col("shape")),
+    }
+    columns = {name: column.to_list() for name, column in rows.frame.select(**texts).to_dict().items()}
+    sizes = zip(rows.frame["high"].to_list(), rows.frame["low"].to_list())
+    columns["bytes"] = [str((high << 32) + low) for high, low in sizes]
+    for row, record in rows.records.items():
+        assert record.error is not None, "only records that cannot be read are among them"
+        columns["op_name"][row] = record.op_name or record.path.name
+        columns["op_type"][row] = f"unreadable [{record.error.code}]"
+    label = [labels.of_runs(rows.frame["run"].to_list())] if labels.paths else []
+    return zip(*label, *columns.values())
 
 
-def operator_rows(dump: Dump, unreadable: Unreadable) -> Iterator[OperatorRows]:
-    """Yield the operators in execution order. unreadable: the counter to which all records are added."""
+def nbytes_of(rows: ColumnRows) -> int:
+    """Return the bytes of all tensors of the operators."""
+    high, low = rows.frame["high"].sum(), rows.frame["low"].sum()
+    return (int(high) << 32) + int(low)
+
+
+def operator_rows(dump: Dump, unreadable: Unreadable) -> Iterator[ColumnRows]:
+    """Yield the operators in execution order. unreadable: the counter to which all records are added.
+
+    A row per run of an operator has the columns of its first output, or of its first record if it has no output. After
+    them come `inputs` and `outputs`, `types` (the different dtypes), `records` and `failed` (unreadable records), and
+    the bytes of its tensors, divided by 2**32 as `high` and the remainder as `low`, because a sum may need more than 64
+    bits. Rows with a record are those whose first output or first record cannot be read.
+    """
     import polars as pl
 
     frame = dump.catalog(watch=lambda parts: progress(parts, "records", len)).select(_NEEDED)
@@ -128,7 +104,7 @@ def _numbered(rows: polars.DataFrame) -> polars.DataFrame:
     return rows.with_row_index("row").with_columns(begins.cum_sum().alias("group"))
 
 
-def _grouped(rows: polars.DataFrame, unreadable_records: Iterator[Record]) -> OperatorRows:
+def _grouped(rows: polars.DataFrame, unreadable_records: Iterator[Record]) -> ColumnRows:
     import polars as pl
 
     failed = dict(zip(rows.filter(pl.col("error").is_not_null())["row"], unreadable_records))
@@ -145,4 +121,4 @@ def _grouped(rows: polars.DataFrame, unreadable_records: Iterator[Record]) -> Op
     )
     frame = pl.concat([rows.select(_OF_FIRST)[aggregated["first"]], aggregated], how="horizontal")
     firsts = enumerate(aggregated["first"].to_list()) if failed else ()
-    return OperatorRows(frame, {row: failed[first] for row, first in firsts if first in failed})
+    return ColumnRows(frame, {row: failed[first] for row, first in firsts if first in failed})

@@ -244,14 +244,16 @@ class _Index(Entry):
                     yield columns.frame()
                 yield of_records(block.records, numbers)
                 continue
-            lines, starts = block.lines, line_starts(reading.ends, block.offset)
+            lines, before = block.lines, block.before
+            starts = line_starts(reading.ends, block.offset)
             while len(columns) + len(lines) >= ROWS:
                 # Frames end at the same lines in each step, so that they can have columns in common.
                 count = ROWS - len(columns)
-                columns.add(lines[:count], starts[:count])
+                columns.add(lines[:count], starts[:count], before)
                 lines, starts = lines[count:], starts[count:]
                 yield columns.frame()
-            columns.add(lines, starts)
+                before = columns.last
+            columns.add(lines, starts, before)
         if columns:
             yield columns.frame()
 

@@ -13,6 +13,8 @@ import msgspec
 from msgspec.structs import astuple, fields
 
 from ascend_dump.dump_format import Line
+from ascend_dump.reading._record import argument_of
+from ascend_dump.reading.dialects.host._calls import NO_CALL, Call
 from ascend_dump.statistics import COUNTS, TABLE, Statistics
 
 if TYPE_CHECKING:
@@ -64,11 +66,11 @@ _LISTS = ("shape", "stride")
 _SAME = ("op_type", "op_name", "io", "index", "dtype", "nbytes", "phase", "module", "seq", "hash")
 _PLACE = ("storage_offset", "storage", "address", "storage_nbytes", "version")
 #: Fields that few lines have. A column without any value is null and not converted.
-_RARE = ("skipped", "unmeasured", "argument", "origin")
+_RARE = ("skipped", "unmeasured", "origin")
 #: Rare fields that are encoded together as JSON in the column `attrs`.
 _PACKED = ("parameter", "quantization", "collective", "placement")
 _VIEW = ("blob", "offset", "stored_stride")
-_OTHERS = ("time", "source", "device", "shard", "stats")
+_OTHERS = ("argument", "time", "source", "device", "shard", "stats", "call")
 _DEFAULTS = {field.name: field.default for field in fields(Line)}
 _TOLD = {name: _FIELDS.index(name) for name in (*_SAME, *_PLACE, *_RARE, *_PACKED, *_VIEW, *_OTHERS)}
 _TEXTS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
@@ -133,6 +135,8 @@ class LineColumns:
         self._root = root
         self._repeated = repeated
         self._parts = 0
+        #: The call of the operator of the last line.
+        self.last = NO_CALL
         self._clear()
 
     def _clear(self) -> None:
@@ -144,11 +148,13 @@ class LineColumns:
     def __len__(self) -> int:
         return len(self._told["seq"])
 
-    def add(self, lines: Sequence[Line], offsets: np.ndarray) -> None:
+    def add(self, lines: Sequence[Line], offsets: np.ndarray, before: Call) -> None:
         """Add lines of the class `PlainLine`. Their shard names have to be checked already.
 
-        offsets: the position of each line in the index
+        offsets: the position of each line in the index. before: the call of the line above
         """
+        if not self:
+            self.last = before
         # One flat list of all values, sliced into columns: one pass over the lines instead of one per column.
         values = list(chain.from_iterable(map(astuple, lines)))
         for name, first in _TOLD.items():
@@ -185,6 +191,7 @@ class LineColumns:
         columns["placed_on"] = by_field["device"]
         columns["path"] = shards[0] if len(paths) == 1 else shards
         columns["format"] = "ND"
+        columns["argument"] = self._arguments()
         for name in _RARE:
             columns[name] = [value or None for value in by_field[name]] if _any_given(name, by_field[name]) else None
         packed = {name: by_field[name] for name in _PACKED if _any_given(name, by_field[name])}
@@ -204,6 +211,38 @@ class LineColumns:
         frame = of_columns(columns, len(self))
         self._clear()
         return frame
+
+    def _arguments(self) -> Any:
+        """Return the column of the names of arguments, see `Record.argument`."""
+        import numpy as np
+        import polars as pl
+
+        from ascend_dump.reading.catalog import of_values
+
+        told, before = self._told, self.last
+        calls = [bytes(call) for call in told["call"]]
+        operators = list(zip(told["seq"], told["op_name"], told["time"]))
+        if not before.text and not any(calls):
+            self.last = Call(operators[-1], b"")
+            return [name or None for name in told["argument"]] if any(told["argument"]) else None
+        # Where the line above has the same operator, all that a line says of its operator is said there.
+        goes_on = np.diff(np.array(told["time"], np.int64)) == 0
+        is_first = before.operator == operators[0]
+        values: list[Any] = [told[name] for name in ("seq", "op_name", "io", "index", "argument")]
+        values += [calls, goes_on.tobytes(), before.text if is_first else None]
+        earlier = self._earlier.get("argument")
+        if earlier is not None and earlier[0][:-1] == values:
+            self.last = Call(operators[-1], earlier[0][-1])
+            return earlier[1]
+        names = []
+        for operator, call, io, index, name in zip(operators, calls, told["io"], told["index"], told["argument"]):
+            if call or operator != before.operator:
+                before = Call(operator, call)
+            names.append(name or argument_of(before.text, io, index))
+        self.last = before
+        column = of_values("argument", names, pl.Utf8)
+        self._earlier["argument"] = [*values, before.text], column
+        return column
 
     def _converted(self, name: str, values: Any, convert: Callable[[], polars.Series]) -> polars.Series:
         """Return the column of these values: that of an earlier step if its values are the same.
