@@ -36,7 +36,6 @@ __all__ = [
     "narrowed",
     "of_columns",
     "of_records",
-    "of_values",
     "polars_or_refuse",
     "schema",
     "shards_of",
@@ -125,18 +124,13 @@ def of_columns(columns: Mapping[str, Any], height: int) -> polars.DataFrame:
         if isinstance(values, pl.Series):
             column = values
         elif isinstance(values, list):
-            column = of_values(name, values, kind)
+            column = _lists(name, values) if name in _LISTS else _series(name, values, kind)
         elif values is None:
             column = pl.Series(name, [None], dtype=kind).new_from_index(0, height)
         else:
             column = _series(name, [values], kind).new_from_index(0, height)
         series.append(column)
     return pl.DataFrame(series)
-
-
-def of_values(name: str, values: list[Any], kind: Any) -> polars.Series:
-    """Return one column. kind: its type in `schema`."""
-    return _lists(name, values) if name in _LISTS else _series(name, values, kind)
 
 
 def _series(name: str, values: list[Any], kind: Any) -> polars.Series:

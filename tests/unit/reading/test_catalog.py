@@ -273,7 +273,7 @@ def repeated_steps(draw: st.DrawFn) -> list[bytes]:
 @example(steps=[step_of_call("self", 0, 0), step_of_call("mat", 0, 0)], rows=1)
 @example(steps=[_LINE % b"[1, 0.0, 0.0, 0.0, 0.0]", _LINE % b"[1, -0.0, 0.0, 0.0, 0.0]"], rows=3)
 @given(steps=repeated_steps(), rows=st.integers(1, 9))
-def test_steps_that_repeat_share_no_more_than_they_have_in_common(
+def test_steps_that_repeat(
     tmp_path_factory: pytest.TempPathFactory, steps: list[bytes], rows: int
 ) -> None:
     root = tmp_path_factory.mktemp("dump")

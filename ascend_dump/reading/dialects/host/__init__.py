@@ -20,14 +20,7 @@ from ascend_dump.reading._record import Record
 from ascend_dump.reading._runs import is_of_complete_run
 from ascend_dump.reading.dialects._unreadable import UnreadableLines
 from ascend_dump.reading.dialects.host._calls import NO_CALL, Call, call_after, call_after_all, call_before
-from ascend_dump.reading.dialects.host._columns import (
-    LineColumns,
-    PlainLine,
-    RepeatedColumns,
-    are_objects,
-    line_ends,
-    line_starts,
-)
+from ascend_dump.reading.dialects.host._columns import LineColumns, PlainLine, are_objects, line_ends, line_starts
 from ascend_dump.reading.dialects.host._loader import LineLoader, Shards, why_removed
 from ascend_dump.reading.dialects.host._lone_shard import LoneShard
 from ascend_dump.storage.files import open_regular, size_of
@@ -168,7 +161,7 @@ class _Lines(Batch):
 class _Index(Entry):
     """The index of one step. It is decoded again at each use, because its records would take too much memory."""
 
-    __slots__ = ("_known", "_only", "_repeated", "_root", "_shards")
+    __slots__ = ("_known", "_only", "_root", "_shards")
 
     def __init__(self, directory: Directory, *, only: str = "") -> None:
         fields = _levels(directory.parts)
@@ -180,7 +173,6 @@ class _Index(Entry):
         self._root = directory.path.parent
         self._only = f"{directory.path.name}/{only}" if only else ""
         self._shards = Shards.of(directory.root)
-        self._repeated = RepeatedColumns.of(directory.root)
 
     def records(self) -> Iterator[Record]:
         reading = _Reading(self)
@@ -236,24 +228,15 @@ class _Index(Entry):
     def _frames(self) -> Iterator[polars.DataFrame]:
         from ascend_dump.reading.catalog import ROWS, of_records
 
-        columns = LineColumns(self._known, self.path, self._root, self._repeated)
+        columns = LineColumns(self._known, self.path, self._root)
         reading = _ReadingColumns(self)
         for block, numbers in self._numbered(reading):
-            if block.records:
-                if columns:
-                    yield columns.frame()
-                yield of_records(block.records, numbers)
-                continue
-            lines, before = block.lines, block.before
-            starts = line_starts(reading.ends, block.offset)
-            while len(columns) + len(lines) >= ROWS:
-                # Frames end at the same lines in each step, so that they can have columns in common.
-                count = ROWS - len(columns)
-                columns.add(lines[:count], starts[:count], before)
-                lines, starts = lines[count:], starts[count:]
+            if columns and (block.records or len(columns) + len(block.lines) > ROWS):
                 yield columns.frame()
-                before = columns.last
-            columns.add(lines, starts, before)
+            if block.records:
+                yield of_records(block.records, numbers)
+            else:
+                columns.add(block.lines, line_starts(reading.ends, block.offset), block.before)
         if columns:
             yield columns.frame()
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import weakref
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Callable, ClassVar, Optional, Union
+from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
 
 import msgspec
 from msgspec.structs import astuple, fields
 
 from ascend_dump.dump_format import Line
-from ascend_dump.reading._record import argument_of
+from ascend_dump.reading._record import arguments_of
 from ascend_dump.reading.dialects.host._calls import NO_CALL, Call
 from ascend_dump.statistics import COUNTS, TABLE, Statistics
 
@@ -23,10 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     import polars
 
-__all__ = ["LineColumns", "PlainLine", "RepeatedColumns", "are_objects", "line_ends", "line_starts"]
-
-#: Parts of a step whose columns are kept for the next step, of `catalog.ROWS` lines each: some 50 MB at most.
-_MOST_PARTS = 8
+__all__ = ["LineColumns", "PlainLine", "are_objects", "line_ends", "line_starts"]
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -87,36 +82,6 @@ class _Numbers(dict[Any, int]):
         return number
 
 
-class RepeatedColumns:
-    """Columns of earlier steps. A step of training mostly repeats the one before, so that most of its columns are the
-    same: operators, shapes, types. A column with the same values is not converted again.
-
-    It has the last columns of each part of a step, for the first `_MOST_PARTS` parts.
-    """
-
-    _of_dump: ClassVar[weakref.WeakValueDictionary[str, RepeatedColumns]] = weakref.WeakValueDictionary()
-
-    def __init__(self) -> None:
-        self._parts: list[dict[str, tuple[Any, polars.Series]]] = []
-
-    @classmethod
-    def of(cls, root: Path) -> RepeatedColumns:
-        """Return the columns of the dump opened at `root`."""
-        columns = cls._of_dump.get(str(root))
-        if columns is None:
-            columns = cls._of_dump[str(root)] = cls()
-        return columns
-
-    def part(self, number: int) -> dict[str, tuple[Any, polars.Series]]:
-        """Return the values and the column by name, of a part of a step; new columns can be added.
-
-        number: 0 for the first part of a step
-        """
-        if number == len(self._parts) < _MOST_PARTS:
-            self._parts.append({})
-        return self._parts[number] if number < len(self._parts) else {}
-
-
 class LineColumns:
     """A collector of lines that converts them to columns.
 
@@ -124,19 +89,15 @@ class LineColumns:
     thousand lines, because creating a table takes a fixed time.
     """
 
-    def __init__(self, shared: dict[str, Any], index: Path, root: Path, repeated: RepeatedColumns) -> None:
+    def __init__(self, shared: dict[str, Any], index: Path, root: Path) -> None:
         """Create an empty collector.
 
-        shared: the fields that all lines have, from directory names. root: the directory of the steps. repeated: the
-        columns of earlier steps
+        shared: the fields that all lines have, from directory names. root: the directory of the steps.
         """
         self._known = shared
         self._index = index
         self._root = root
-        self._repeated = repeated
-        self._parts = 0
-        #: The call of the operator of the last line.
-        self.last = NO_CALL
+        self._before = NO_CALL
         self._clear()
 
     def _clear(self) -> None:
@@ -154,7 +115,7 @@ class LineColumns:
         offsets: the position of each line in the index. before: the call of the line above
         """
         if not self:
-            self.last = before
+            self._before = before
         # One flat list of all values, sliced into columns: one pass over the lines instead of one per column.
         values = list(chain.from_iterable(map(astuple, lines)))
         for name, first in _TOLD.items():
@@ -168,18 +129,15 @@ class LineColumns:
         import numpy as np
         import polars as pl
 
-        from ascend_dump.reading.catalog import PLACE, lists, of_columns, of_values, schema
+        from ascend_dump.reading.catalog import PLACE, lists, of_columns
 
         by_field = self._told
-        self._earlier = self._repeated.part(self._parts)
-        self._parts += 1
         paths = {shard: str(self._root / shard) for shard in set(by_field["shard"])}
         if "" in paths:
             paths[""] = str(self._index)
         shards = [*paths.values()] if len(paths) == 1 else list(map(paths.__getitem__, by_field["shard"]))
         columns: dict[str, Any] = {name: by_field[name] for name in (*_SAME, *_PLACE)}
-        for name, (numbers, where) in self._lists.items():
-            columns[name] = self._converted(name, ([*numbers], where), partial(lists, name, [*numbers], where))
+        columns.update({name: lists(name, [*numbers], where) for name, (numbers, where) in self._lists.items()})
         columns.update(_of_views(by_field, columns["stride"]))
         columns.update(self._known)
         columns[PLACE] = pl.Series(PLACE, np.concatenate(self._places), dtype=pl.Int64)
@@ -204,57 +162,29 @@ class LineColumns:
             rare = ({name: value for name, value in zip(packed, values) if value} for values in zip(*packed.values()))
             columns["attrs"] = [json.dumps(attrs, default=msgspec.to_builtins) if attrs else None for attrs in rare]
         columns.update(_of_statistics(by_field["stats"]))
-        types = schema()
-        for name, values in columns.items():
-            if name not in _FLOATS and isinstance(values, list):
-                columns[name] = self._converted(name, values, partial(of_values, name, values, types[name]))
         frame = of_columns(columns, len(self))
         self._clear()
         return frame
 
-    def _arguments(self) -> Any:
-        """Return the column of the names of arguments, see `Record.argument`."""
-        import numpy as np
-        import polars as pl
+    def _arguments(self) -> Optional[list[Optional[str]]]:
+        """Return the names of the arguments, see `Record.argument`; None if no line has one."""
+        told, names = self._told, _names_in(self._before.text)
+        if not names and not any(told["argument"]) and not any(told["call"]):
+            return None
+        operator = self._before.operator
+        found = []
+        lines = zip(told["seq"], told["op_name"], told["time"], told["call"])
+        tensors = zip(told["argument"], told["io"], told["index"])
+        for (seq, op_name, time, call), (argument, io, index) in zip(lines, tensors):
+            # As in `call_after`: only the first line of an operator has its call.
+            if call or operator != (seq, op_name, time):
+                operator, names = (seq, op_name, time), _names_in(call)
+            found.append(argument or names.get((io, index)))
+        return found
 
-        from ascend_dump.reading.catalog import of_values
 
-        told, before = self._told, self.last
-        calls = [bytes(call) for call in told["call"]]
-        operators = list(zip(told["seq"], told["op_name"], told["time"]))
-        if not before.text and not any(calls):
-            self.last = Call(operators[-1], b"")
-            return [name or None for name in told["argument"]] if any(told["argument"]) else None
-        # Where the line above has the same operator, all that a line says of its operator is said there.
-        goes_on = np.diff(np.array(told["time"], np.int64)) == 0
-        is_first = before.operator == operators[0]
-        values: list[Any] = [told[name] for name in ("seq", "op_name", "io", "index", "argument")]
-        values += [calls, goes_on.tobytes(), before.text if is_first else None]
-        earlier = self._earlier.get("argument")
-        if earlier is not None and earlier[0][:-1] == values:
-            self.last = Call(operators[-1], earlier[0][-1])
-            return earlier[1]
-        names = []
-        for operator, call, io, index, name in zip(operators, calls, told["io"], told["index"], told["argument"]):
-            if call or operator != before.operator:
-                before = Call(operator, call)
-            names.append(name or argument_of(before.text, io, index))
-        self.last = before
-        column = of_values("argument", names, pl.Utf8)
-        self._earlier["argument"] = [*values, before.text], column
-        return column
-
-    def _converted(self, name: str, values: Any, convert: Callable[[], polars.Series]) -> polars.Series:
-        """Return the column of these values: that of an earlier step if its values are the same.
-
-        Not for floats: 0.0 equals -0.0, and True equals 1 only in columns of one type.
-        """
-        earlier = self._earlier.get(name)
-        if earlier is not None and earlier[0] == values:
-            return earlier[1]
-        column = convert()
-        self._earlier[name] = values, column
-        return column
+def _names_in(call: bytes) -> Mapping[tuple[str, int], str]:
+    return arguments_of(bytes(call)) if call else {}
 
 
 def _of_views(by_field: dict[str, list[Any]], strides: polars.Series) -> dict[str, Any]:
