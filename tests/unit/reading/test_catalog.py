@@ -273,9 +273,7 @@ def repeated_steps(draw: st.DrawFn) -> list[bytes]:
 @example(steps=[step_of_call("self", 0, 0), step_of_call("mat", 0, 0)], rows=1)
 @example(steps=[_LINE % b"[1, 0.0, 0.0, 0.0, 0.0]", _LINE % b"[1, -0.0, 0.0, 0.0, 0.0]"], rows=3)
 @given(steps=repeated_steps(), rows=st.integers(1, 9))
-def test_steps_that_repeat(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[bytes], rows: int
-) -> None:
+def test_steps_that_repeat(tmp_path_factory: pytest.TempPathFactory, steps: list[bytes], rows: int) -> None:
     root = tmp_path_factory.mktemp("dump")
     model = model_directory(root)
     for number, text in enumerate(steps):
