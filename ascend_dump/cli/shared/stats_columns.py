@@ -30,7 +30,7 @@ _LEADING = ("run", "rank", "model", "step")
 _EXPONENT = 999_999.5
 #: Number of rows that are in memory at the same time.
 _ROWS = 100_000
-#: If more tensors than this share need a record, reading all records is faster.
+#: If more tensors than this share need a record, all records are read instead.
 _MOST_RECORDS = 0.2
 
 
