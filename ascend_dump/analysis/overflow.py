@@ -339,7 +339,8 @@ class _OverflowReader:
     @property
     def misses(self) -> int:
         """The number of records that could not be judged."""
-        return len(self.errors) + sum(self._without.values()) + self._unsure
+        without = sum(self._without.values()) if self._without else 0
+        return len(self.errors) + without + self._unsure
 
     def reasons(self) -> Iterator[str]:
         if self.errors:
@@ -356,9 +357,9 @@ def _counted(count: int) -> str:
 
 def _tells(record: Record, statistics: Statistics) -> bool:
     """Return True if the statistics would show a NaN, or if the type cannot have NaN, such as integers."""
-    if is_nonfinite(statistics) or not statistics.count:
+    if statistics.nan is not None or statistics.mean is not None or statistics.l2norm is not None:
         return True
-    if any(value is not None for value in (statistics.nan, statistics.mean, statistics.l2norm)):
+    if is_nonfinite(statistics) or not statistics.count:
         return True
     return (record.dtype or "").startswith(("int", "uint", "bool"))
 
@@ -440,13 +441,19 @@ class _ValueJudge:
         nonfinite = classify(members, self._reader.statistics)
         if self._ranks is not None:
             self._ranks.look_at(members, nonfinite)
-        device, operator = _device_key(members[0]), operator_key(members[0])
-        flow = self._flows.setdefault(device, NonfiniteFlow(is_whole=self._is_whole))
+        device = _device_key(members[0])
+        flow = self._flows.get(device)
+        if flow is None:
+            flow = self._flows[device] = NonfiniteFlow(is_whole=self._is_whole)
         if flow.step != members[0].step:
             self._end_step(device)
             flow.step = members[0].step
         overflow = self._overflow_of(members, nonfinite, device)
         is_mask = nonfinite is None or nonfinite.kind == "mask" or self._is_of_masks(nonfinite, device)
+        if overflow is None and nonfinite is None:
+            flow.look_at(members, self._reader.statistics, None)
+            return
+        operator = operator_key(members[0])
         roots = flow.look_at(
             members, self._reader.statistics, operator if overflow is not None or not is_mask else None
         )

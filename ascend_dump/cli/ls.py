@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
 from ascend_dump.cli.shared.exit import Exit
 from ascend_dump.cli.shared.hide_views import Folding, all_option
-from ascend_dump.cli.shared.ls_groups import Group, Head, RunLabels, groups_of, operator_of
+from ascend_dump.cli.shared.ls_groups import Group, RunLabels, groups_of, operator_of
 from ascend_dump.cli.shared.reading import (
     Unreadable,
     argument_cells,
@@ -29,6 +30,7 @@ from ascend_dump.errors import ConfigError
 
 if TYPE_CHECKING:
     from ascend_dump.reading import Dump, Record, Run
+    from ascend_dump.report.column_rows import ColumnRows
     from ascend_dump.report.tables import Column
 
 _LONG = ("device", "format", "phase", "module", "source", "model_id", "stream_id", "task_id", "timestamp", "path")
@@ -85,8 +87,7 @@ def ls(
             watched = totals.count(unreadable.watch(progress(dump, "records")))
             _write_records(dump, labels, folding.unfold(watched), long=long)
         else:
-            groups = totals.count_groups(_groups(dump, unreadable))
-            _write_operators(dump, labels, folding.unfold(groups, lambda group: group.first))
+            _write_operators(dump, labels, unreadable, totals, folding)
         from ascend_dump.report.tables import counted, escape
 
         incomplete = _unended(dump)
@@ -153,11 +154,20 @@ def _write_records(dump: Dump, labels: RunLabels, records: Iterator[Record], *, 
     write_table(columns, rows, sys.stdout, fit=not long)  # --long asks for all columns
 
 
-def _write_operators(dump: Dump, labels: RunLabels, groups: Iterator[Group]) -> None:
+def _write_operators(dump: Dump, labels: RunLabels, unreadable: Unreadable, totals: _Totals, folding: Folding) -> None:
     from ascend_dump.report.tables import write_table
 
     lead = leading_columns(dump)
-    rows = ([*labels.cells(group.first), *_operator_row(group, lead)] for group in groups)
+    rows: Iterator[Sequence[str]]
+    if dump.is_large:
+        from ascend_dump.cli.shared.ls_columns import cells, operator_rows
+
+        parts = map(folding.unfold_rows, totals.count_rows(operator_rows(dump, unreadable)))
+        rows = chain.from_iterable(cells(part, lead, labels) for part in parts)
+    else:
+        groups = totals.count_groups(groups_of(unreadable.watch(progress(dump, "records"))))
+        shown = folding.unfold(groups, lambda group: group.first)
+        rows = ([*labels.cells(group.first), *_operator_row(group, lead)] for group in shown)
     write_table([*labels.columns(), *lead, *_columns("in", "out")], rows, sys.stdout)
 
 
@@ -167,15 +177,6 @@ def _columns(*counts: str, extra: Sequence[Column] = ()) -> list[Column]:
     names = [Column("op_name", elastic=True), Column("op_type", elastic=True, spare=2)]
     numbers = [Column(name, right=name != "io", spare=3 if name in ("in", "out") else 0) for name in counts]
     return [*names, *numbers, *extra, Column("dtype", spare=1), Column("shape"), Column("bytes", right=True, spare=4)]
-
-
-def _groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
-    if dump.is_large:
-        from ascend_dump.cli.shared.ls_columns import groups
-
-        return groups(dump, unreadable)
-    records = unreadable.watch(progress(dump, "records"))
-    return groups_of(records)
 
 
 def _operator_row(group: Group, lead: list[Column]) -> list[str]:
@@ -206,7 +207,7 @@ def _record_row(record: Record, lead: list[Column], named: list[Column], fields:
     ]
 
 
-def _names(record: Union[Record, Head]) -> list[str]:
+def _names(record: Record) -> list[str]:
     if record.error is not None:
         return [record.op_name or record.path.name, f"unreadable [{record.error.code}]"]
     return [record.op_name or "-", record.op_type or "-"]
@@ -245,7 +246,22 @@ class _Totals:
             self._ranks.add(group.first.rank)
             yield group
 
-    def _count_run(self, first: Union[Record, Head]) -> None:
+    def count_rows(self, parts: Iterable[ColumnRows]) -> Iterator[ColumnRows]:
+        from ascend_dump.cli.shared.ls_columns import nbytes_of
+
+        for part in parts:
+            rows = part.frame
+            kernels = int(rows["kernel"].fill_null("").ne("").sum())
+            self.kernels += kernels
+            self.operators += rows.height - kernels
+            self.records += int(rows["records"].sum())
+            self.unreadable += int(rows["failed"].sum())
+            self.bytes += nbytes_of(part)
+            self._steps.update(rows["step"].unique())
+            self._ranks.update(rows["rank"].unique())
+            yield part
+
+    def _count_run(self, first: Record) -> None:
         if first.kernel:
             self.kernels += 1
         else:

@@ -33,6 +33,7 @@ from ascend_dump.statistics import TABLE
 
 if TYPE_CHECKING:
     from ascend_dump.reading import Dump, Record
+    from ascend_dump.report.column_rows import ColumnRows
     from ascend_dump.report.tables import Column
     from ascend_dump.statistics import Statistics
 
@@ -122,7 +123,10 @@ def stats(
     if limit and not by:
         rows = _cut(rows, limit, rows if origin or nonfinite else _unmeasured(records, unreadable))
     shown = 0
-    if by:
+    is_plain = not (by or origin or nonfinite or sort or limit or as_json) and executor is None
+    if is_plain and dump.is_large and _are_in_columns(dump):
+        shown = _write_columns(dump, unreadable, folding)
+    elif by:
         modules = by_module(Measured(row.record, row.statistics) for row in rows)[: limit or None]
         write_modules(dump, path, modules, "stats", as_json=as_json)
         shown = len(modules)
@@ -162,6 +166,56 @@ def _write_table(dump: Dump, rows: Iterable[_Row]) -> int:
     headings = {**_COLUMNS, **{name: _OPTIONAL[name] for name in optional}}
     cells = (_cells(row, lead, argument, headings) for row in chain(sample, rows))
     return write_table(_columns(lead, argument, headings.values()), cells, sys.stdout)
+
+
+def _are_in_columns(dump: Dump) -> bool:
+    from ascend_dump.cli.shared.stats_columns import are_in_columns
+
+    return are_in_columns(dump)
+
+
+def _write_columns(dump: Dump, unreadable: Unreadable, folding: Folding) -> int:
+    """Write the rows of a large dump as `_write_table` does, from the columns of its catalog."""
+    from ascend_dump.cli.shared.stats_columns import cells, tensor_rows
+    from ascend_dump.report.tables import write_table
+
+    lead, argument = leading_columns(dump), argument_columns(dump)
+
+    def parts() -> Iterator[tuple[ColumnRows, dict[int, _Row]]]:
+        for part in map(folding.unfold_rows, tensor_rows(dump, unreadable)):
+            yield part, {at: _Row(record, *unreadable.statistics(record)) for at, record in part.records.items()}
+
+    later = parts()
+    first = []
+    count = 0
+    for part in later:
+        first.append(part)
+        count += part[0].frame.height
+        if count >= _SAMPLE:
+            break
+    optional = [name for name in _OPTIONAL if _is_in_sample(first, name)]
+    headings = {**_COLUMNS, **{name: _OPTIONAL[name] for name in optional}}
+
+    def lines() -> Iterator[list[str]]:
+        for part, rows in chain(first, later):
+            for at, line in enumerate(cells(part, lead, argument, headings)):
+                yield line or _cells(rows[at], lead, argument, headings)
+
+    return write_table(_columns(lead, argument, headings.values()), lines(), sys.stdout)
+
+
+def _is_in_sample(parts: Iterable[tuple[ColumnRows, dict[int, _Row]]], name: str) -> bool:
+    """Return True if one of the first rows has this statistic."""
+    left = _SAMPLE
+    for part, rows in parts:
+        has_value = part.frame[name].head(left).is_not_null().to_list()
+        for at, row in rows.items():
+            if at < left:
+                has_value[at] = getattr(row.statistics, name, None) is not None
+        if any(has_value):
+            return True
+        left = max(left - part.frame.height, 0)
+    return False
 
 
 def _tell_no_results(count: int, *, nonfinite: bool, origin: bool) -> None:

@@ -119,7 +119,14 @@ class Arguments(NamedTuple):
         >>> Arguments("aten.mm.default", tensors).name_of("input", 1)
         'mat2'
         """
-        return next((name for name, value in self._tensors() if value == (io, index)), None)
+        return self.names().get((io, index))
+
+    def names(self) -> dict[tuple[str, int], str]:
+        """Return the names of all arguments that refer to records, by `io` and index. The first name counts."""
+        names: dict[tuple[str, int], str] = {}
+        for name, value in self._tensors():
+            names.setdefault((value.io, value.index), name)
+        return names
 
     def _tensors(self) -> Iterator[tuple[str, TensorOf]]:
         for name, value in self.values.items():

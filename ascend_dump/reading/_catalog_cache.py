@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Watch", "Whole", "catalog_of", "is_kept"]
 
 _MANIFEST = "catalog.json"
-_SCHEMA = "ascend-dump/catalog/5"
+_SCHEMA = "ascend-dump/catalog/6"
 #: Minimum number of records of a stored catalog: a smaller catalog is created faster than it is stored.
 _WORTH_KEEPING = 20_000
 #: Rows of a part. Two parts are in memory while a catalog is created: one is written while the next one is read.

@@ -111,7 +111,11 @@ class Dump:
             yield from self._of(entry, positions)
 
     def _of(self, entry: Entry, positions: Optional[Collection[int]] = None) -> Iterator[Record]:
-        for record in entry.records() if positions is None else entry.records_at(positions):
+        records = entry.records() if positions is None else entry.records_at(positions)
+        if not self._queries and not self._marks and self._sources is None:
+            yield from records
+            return
+        for record in records:
             if all(query.matches(record) for query in self._queries):
                 if self._marks:
                     record.attrs.update(self._marks.get(record.model or "", {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, Union
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ascend_dump.dump_format import Arguments
     from ascend_dump.statistics import Precision, Statistics
 
-__all__ = ["FIELDS", "Loader", "Record"]
+__all__ = ["FIELDS", "Loader", "Record", "arguments_of"]
 
 
 class Loader(Protocol):
@@ -68,12 +68,25 @@ _OF_BYTES = ("hash", "stride", "storage_offset", "storage_nbytes", "address")
 _MOST_REPEATED = 2048
 
 
-@functools.lru_cache(1 << 12)
-def _name_of_argument(call: bytes, io: str, index: int) -> Optional[str]:
-    """Return the argument that a tensor is in a call, see `dump_format.read_call`. Raises ValueError."""
+def arguments_of(call: bytes) -> Mapping[tuple[str, int], str]:
+    """Return the names of the arguments that a call of an operator gives to tensors, by `io` and index of their
+    records, see `dump_format.read_call`; empty for damaged text.
+    """
+    # Most calls are repeated in each step.
+    return (_arguments_of if len(call) <= _MOST_REPEATED else _arguments_of_long)(call)
+
+
+def _read_arguments(call: bytes) -> Mapping[tuple[str, int], str]:
     from ascend_dump.dump_format import read_call
 
-    return read_call(call).name_of(io, index)
+    try:
+        return read_call(call).names()
+    except ValueError:
+        return {}
+
+
+_arguments_of = functools.lru_cache(1 << 12)(_read_arguments)
+_arguments_of_long = functools.lru_cache(1)(_read_arguments)
 
 
 class Record:
@@ -289,17 +302,9 @@ class Record:
         inputs, outputs that have a name in the schema, and arguments that the operator writes into.
         """
         name: Optional[str] = self.attrs.get("argument")
-        if name is not None or self.io not in ("input", "output"):
+        if name is not None or not self._call:
             return name
-        call = self._call
-        if not call:
-            return None
-        try:
-            # Most calls are repeated in each step.
-            name_of = _name_of_argument if len(call) <= _MOST_REPEATED else _name_of_argument.__wrapped__
-            return name_of(call, self.io, self.index)
-        except ValueError:
-            return None
+        return arguments_of(self._call).get((self.io, self.index))
 
     @property
     def parameter(self) -> Optional[str]:

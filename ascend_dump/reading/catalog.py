@@ -45,7 +45,7 @@ _TEXTS = ("op_type", "op_name", "io", "model", "run", "dtype", "format", "phase"
 _LISTS = ("shape", "stride", "stored_stride")
 _FLOATS = tuple(name for name in Statistics._fields if name not in COUNTS)
 #: Attributes of records in the dump format that are columns, with their types: the hash and memory of a tensor, the
-#: reasons for missing values (`skipped`, `unmeasured`), and others.
+#: reasons for missing values (`skipped`, `unmeasured`), and others. `argument` is that of `Record`.
 _OF_ATTRS = {
     "seq": "Int64",
     "hash": "String",
@@ -227,7 +227,7 @@ def _row(record: Record, number: int, position: int) -> tuple[Any, ...]:
     attrs = record.attrs
     host: tuple[Any, ...] = _NO_HOST
     if "storage" in attrs and "hash" in attrs:
-        attrs = dict(attrs)
+        attrs = {**attrs, "argument": record.argument}
         view = view_of(record.key) if isinstance(record.key, Line) else _NO_VIEW
         host = (*[attrs.pop(name, None) for name in (*_OF_ATTRS, "device")], *view)
     return (

@@ -95,6 +95,7 @@ def _callers() -> dict[str, str]:
     return callers
 
 
+@functools.lru_cache(maxsize=4096)
 def name_in_rules(op_type: str) -> str:
     """Return the name by which rules of masks and constants know an operator; for an API, from its ATen operator."""
     names = aten_names(op_type) if op_type.startswith("aclnn") else ()

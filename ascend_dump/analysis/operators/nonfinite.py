@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.valueless import is_no_value
@@ -82,11 +83,13 @@ def executions(records: Iterable[Record]) -> Iterator[list[Record]]:
     running: dict[tuple[Any, ...], list[Record]] = {}
     #: For each API call: True if outputs of all its kernels are recorded.
     kernels: dict[tuple[Any, ...], bool] = {}
-    for key, group in groupby(records, key=lambda record: record.execution):
-        members = running.pop(key, []) + list(group)
-        has_outputs = any(record.io == "output" for record in members)
+    for key, group in groupby(records, key=attrgetter("execution")):
+        members = list(group)
+        if running:
+            members = running.pop(key, []) + members
         if members[0].kernel is not None:
             call = call_of(members[0])
+            has_outputs = any(record.io == "output" for record in members)
             kernels[call] = kernels.get(call, True) and has_outputs
         elif kernels and kernels.pop(call_of(members[0]), False):
             continue

@@ -7,11 +7,11 @@ for suspect in report.suspects:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, Callable, NamedTuple, Optional
 
-from ascend_dump.analysis.operators.nonfinite import Measure, is_nonfinite
+from ascend_dump.analysis.operators.nonfinite import Measure
 from ascend_dump.analysis.operators.properties import COLLECTIVES
 from ascend_dump.analysis.overflow import Overflow, find_overflows
 from ascend_dump.analysis.ranks import CallBook
@@ -128,9 +128,11 @@ def find_suspects(
     suspects_by_key: dict[Any, Suspect] = {}
     order: dict[Any, tuple[float, ...]] = {}
     moments = _Moments()
-    several = len(dump.known_values("rank")) > 1
-    # A single rank has no replicas to compare with.
-    rules = [rule for rule in RULES.values() if several or rule is not _ranks.REPLICAS]
+    ranks = dump.known_values("rank")
+    several = len(ranks) > 1
+    # A single rank has no other rank to compare with.
+    rules = [rule for rule in RULES.values() if several or None in ranks or rule not in _ranks.BETWEEN_RANKS]
+    rules = [rule for rule in rules if several or rule is not _ranks.REPLICAS]
     finders = [(rule, rule.finder(rule.threshold)) for rule in rules if rule.finder is not None]
 
     def note(rule: str, sightings: Iterable[tuple[Record, str]]) -> None:
@@ -214,19 +216,19 @@ class _Moments:
     def __init__(self) -> None:
         self._writers = Writers()
         self._moment = _Moment(-1, ())
-        self._members: set[int] = set()
+        self._members: Sequence[Record] = ()
         self._nonfinite: dict[int, _Moment] = {}
 
     def look_at(self, run: OperatorRun) -> None:
-        self._moment = _Moment(self._moment.position + 1, self._writers.look_at(run.records))
-        self._members = {id(record) for record in run.records}
-        if any(is_nonfinite(statistics) for _, statistics in (*run.inputs, *run.outputs)):
+        self._moment = _Moment(self._moment.position + 1, self._writers.look_at(run.records, run.storages))
+        self._members = run.records
+        if run.is_nonfinite:
             # The suspects of these operators are only known at the end, so their moments are kept.
             self._nonfinite.update((id(record), self._moment) for record in run.records)
 
     def of(self, record: Record) -> _Moment:
         """Return the moment of a record's operator; an infinite position for earlier operators without NaN or Inf."""
-        if id(record) in self._members:
+        if any(record is member for member in self._members):
             return self._moment
         return self._nonfinite.get(id(record), _Moment(float("inf"), ()))
 

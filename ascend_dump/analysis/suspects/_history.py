@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
@@ -95,22 +96,22 @@ class _GrowthFinder(Finder):
         self._made: set[int] = set()
 
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
-        first = run.first
-        step = (first.run, first.rank, first.device, first.model, first.step)
-        if step != self._step:
-            self._step, self._made = step, set()
-        if first.phase == "other":
-            self._note_made(run)
+        if run.step != self._step:
+            self._step, self._made = run.step, set()
+        if run.first.phase == "other":
+            self._made |= run.written - run.read
             return  # the optimizer, whose state grows from nothing
         inputs = [(tensor, self._growth(run, *tensor)) for tensor in run.inputs]
         outputs = [(tensor, self._growth(run, *tensor)) for tensor in run.outputs]
         # Inputs from outside of the step (data, parameters) are checked here: no operator of the step made them.
+        grown = [(tensor, times) for tensor, times in inputs if times is not None and times > self.threshold**0.5]
         outside = [
-            (tensor, times) for tensor, times in inputs if storage_number(tensor.record) not in (None, *self._made)
+            (tensor, times)
+            for tensor, times in grown
+            if storage_number(tensor.record) is not None and storage_number(tensor.record) not in self._made
         ]
-        carried = any(times is not None and times > self.threshold**0.5 for _, times in inputs)
-        self._note_made(run)
-        for (record, statistics), times in [*outside, *([] if carried else outputs)]:
+        self._made |= run.written - run.read
+        for (record, statistics), times in [*outside, *([] if grown else outputs)]:
             if times is not None and times > self.threshold:
                 size = f"{rms_of(statistics) or 0.0:.3g}, {times:.3g} times that of earlier steps"
                 storage = storage_number(record)
@@ -118,11 +119,6 @@ class _GrowthFinder(Finder):
                     self._made.add(storage)
                 yield record, f"the root mean square of {record.label} is {size}"
                 return
-
-    def _note_made(self, run: OperatorRun) -> None:
-        read = {storage_number(record) for record in run.records if record.io == "input"}
-        written = {storage_number(record) for record in run.records if record.io == "output"}
-        self._made |= {storage for storage in written - read if storage is not None}
 
     def _growth(self, run: OperatorRun, record: Record, statistics: Statistics) -> Optional[float]:
         """Record the size of a tensor in this step, and return its ratio to the largest in earlier steps.
@@ -238,6 +234,7 @@ LAYER_GROWTH = SuspectRule(
 )
 
 
+@functools.lru_cache(maxsize=4096)
 def _numbered(module: str) -> Optional[tuple[str, int]]:
     """Return the list that contains a module, and its index there: the outermost number of its path."""
     levels = module.split(".")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Optional
 
 from ascend_dump.analysis.operators.nonfinite import executions
 from ascend_dump.analysis.operators.properties import VIEWS, operator_class
@@ -21,19 +21,26 @@ class Writers:
         #: By storage number: the name of the operator that wrote the storage last in this step.
         self._writers: dict[int, str] = {}
 
-    def look_at(self, records: Sequence[Record]) -> tuple[str, ...]:
-        """Record an operator and return the names of the operators that made its inputs."""
+    def look_at(self, records: Sequence[Record], storages: Optional[Sequence[Optional[int]]] = None) -> tuple[str, ...]:
+        """Record an operator and return the names of the operators that made its inputs.
+
+        storages: `storage_number` of each record, if it is known already
+        """
         first = records[0]
+        if storages is None:
+            storages = [storage_number(record) for record in records]
         step = (first.run, first.rank, first.device, first.model, first.step)
         if step != self._step:
             self._step, self._writers = step, {}
-        inputs = [storage_number(record) for record in records if record.io == "input"]
-        names = (self._writers.get(storage) for storage in inputs if storage is not None)
-        producers = dict.fromkeys(name for name in names if name and name != first.op_name)
-        for record in records:
-            storage = storage_number(record)
-            if record.io == "output" and storage is not None and operator_class(first.op_type) not in VIEWS:
-                self._writers[storage] = first.op_name
+        producers: dict[str, None] = {}
+        for record, storage in zip(records, storages):
+            name = self._writers.get(storage) if storage is not None and record.io == "input" else None
+            if name and name != first.op_name:
+                producers[name] = None
+        if operator_class(first.op_type) not in VIEWS:
+            for record, storage in zip(records, storages):
+                if storage is not None and record.io == "output":
+                    self._writers[storage] = first.op_name
         return tuple(producers)
 
 

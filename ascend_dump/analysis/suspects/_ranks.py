@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -20,12 +21,18 @@ from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRul
 from ascend_dump.dump_format import Placement
 from ascend_dump.reading import Record
 
-__all__ = ["DISAGREEMENT", "EXTRA_OPERATOR", "GRADIENT_FACTOR", "REPLICAS", "SHARD_UPDATE"]
+__all__ = ["BETWEEN_RANKS", "DISAGREEMENT", "EXTRA_OPERATOR", "GRADIENT_FACTOR", "REPLICAS", "SHARD_UPDATE"]
 
 #: Parts of the names of collectives with equal results on every rank of their group.
 _SAME = ("allreduce", "all_reduce", "allgather", "all_gather", "broadcast")
 #: Prefix of FSDP2's operators that prepare such collectives. Their results are the part of one rank, so they differ.
 _PREPARES = "fsdp::"
+
+
+@functools.lru_cache(maxsize=4096)
+def _gives_the_same(op_type: str) -> bool:
+    kind = op_type.lower()
+    return any(name in kind for name in _SAME) and not kind.startswith(_PREPARES)
 
 
 class _DisagreementFinder(Finder):
@@ -40,8 +47,7 @@ class _DisagreementFinder(Finder):
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
         first = run.first
         self._book.look_at(run.records)
-        kind = first.op_type.lower()
-        if first.rank is not None and any(name in kind for name in _SAME) and not kind.startswith(_PREPARES):
+        if first.rank is not None and _gives_the_same(first.op_type):
             for record in run.records:
                 attrs = record.attrs
                 if record.io == "output" and attrs.get("hash") and "collective" not in attrs:
@@ -245,3 +251,5 @@ GRADIENT_FACTOR = SuspectRule(
     trips=_reduced(0.5, 1.0, 0.5, 0.5),
     passes=_reduced(0.5, 1.0, 0.5),
 )
+#: The rules that compare a rank with others, apart from DISAGREEMENT, which compares the parts of one call.
+BETWEEN_RANKS = (EXTRA_OPERATOR, REPLICAS, SHARD_UPDATE, GRADIENT_FACTOR)

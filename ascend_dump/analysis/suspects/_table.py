@@ -11,6 +11,7 @@ from ascend_dump.analysis.suspects._case import Row
 from ascend_dump.reading import Record
 from ascend_dump.report.findings import Finding, rank_text
 from ascend_dump.statistics import Statistics
+from ascend_dump.statistics.nonfinite import is_nonfinite
 
 __all__ = ["Finder", "MeasuredTensor", "OperatorRun", "Suspect", "SuspectRule", "rms_of", "storage_number"]
 
@@ -108,27 +109,45 @@ class MeasuredTensor(NamedTuple):
 class OperatorRun:
     """One run of an operator: all its records with their memory, and the measured inputs and outputs.
 
-    storages  `storage_number` of each record
+    storages       `storage_number` of each record
+    read, written  the numbers of the memory of its inputs and outputs, as far as they are recorded
+    step           a key of the step on its device
+    place          a key of the operator that is the same in every step
+    is_nonfinite   True if an input or output has NaN or Inf
     """
 
-    __slots__ = ("first", "inputs", "outputs", "records", "storages")
+    __slots__ = (
+        "first",
+        "inputs",
+        "is_nonfinite",
+        "outputs",
+        "place",
+        "read",
+        "records",
+        "step",
+        "storages",
+        "written",
+    )
 
     def __init__(self, records: Sequence[Record], measure: Callable[[Record], Optional[Statistics]]) -> None:
         self.records = records
-        self.first = records[0]
+        self.first = first = records[0]
         self.storages = [storage_number(record) for record in records]
+        device = (first.run, first.rank, first.device, first.model)
+        self.step: tuple[Any, ...] = (*device, first.step)
+        self.place: tuple[Any, ...] = (*device, first.op_name or first.op_type)
+        self.is_nonfinite = False
+        self.read: set[int] = set()
+        self.written: set[int] = set()
         self.inputs: list[MeasuredTensor] = []
         self.outputs: list[MeasuredTensor] = []
-        for record in records:
+        for record, storage in zip(records, self.storages):
+            if storage is not None and record.io in ("input", "output"):
+                (self.read if record.io == "input" else self.written).add(storage)
             statistics = measure(record)
             if statistics is not None:
+                self.is_nonfinite = self.is_nonfinite or is_nonfinite(statistics)
                 (self.inputs if record.io == "input" else self.outputs).append(MeasuredTensor(record, statistics))
-
-    @property
-    def place(self) -> tuple[Any, ...]:
-        """A key of the operator that is the same in every step."""
-        first = self.first
-        return (first.run, first.rank, first.device, first.model, first.op_name or first.op_type)
 
 
 class Finder(ABC):

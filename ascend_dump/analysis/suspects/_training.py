@@ -44,10 +44,9 @@ class _ParameterFinder(Finder):
 
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
         first = run.first
-        step = (first.run, first.rank, first.device, first.model, first.step)
-        if step != self._step:
+        if run.step != self._step:
             yield from self._close()
-            self._step = step
+            self._step = run.step
         self._backward = self._backward or first.phase == "backward"
         read = set()
         for record, storage in zip(run.records, run.storages):

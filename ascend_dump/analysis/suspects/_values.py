@@ -28,11 +28,13 @@ _FEWEST = 64
 
 
 def _limit_reached(tensor: MeasuredTensor, share: float) -> bool:
-    largest = _LARGEST.get(tensor.record.dtype or "")
+    record, found = tensor
+    largest = _LARGEST.get(record.dtype or "")
     if largest is None:
         return False
-    return any(
-        value is not None and share * largest <= abs(value) <= largest for value in (tensor.found.max, tensor.found.min)
+    least = share * largest
+    return (found.max is not None and least <= abs(found.max) <= largest) or (
+        found.min is not None and least <= abs(found.min) <= largest
     )
 
 
@@ -121,28 +123,29 @@ class _UninitialisedFinder(Finder):
 
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
         first = run.first
-        step = (first.run, first.rank, first.device, first.model, first.step)
-        if step != self._step:
-            self._step, self._unset = step, set()
-        outputs = [record for record in run.records if record.io == "output"]
-        fresh = {storage_number(record) for record in outputs if record.attrs.get("skipped") == UNINITIALISED}
-        if fresh - {None}:
-            self._unset |= {storage for storage in fresh if storage is not None}
+        if run.step != self._step:
+            self._step, self._unset = run.step, set()
+        fresh = {
+            storage
+            for record, storage in zip(run.records, run.storages)
+            if storage is not None and record.io == "output" and record.attrs.get("skipped") == UNINITIALISED
+        }
+        if fresh:
+            self._unset |= fresh
             return
         if not self._unset or operator_class(first.op_type) in VIEWS:
             return
-        written = {storage for storage in map(storage_number, outputs) if storage is not None}
         read = [record for record in run.records if record.io == "input" and not is_unread(record)]
         copies = first.op_type == "aten::copy_" or operator_class(first.op_type) in COPIES
         if copies and self._unset & {storage_number(record) for record in read}:
             # Copying such memory is no fault: C++ may have filled it without an operator. The copy is tracked instead.
-            self._unset |= written
+            self._unset |= run.written
             return
         unset = None
         if not first.op_type.startswith(self._WRITERS):
             values = (record for record in read if not record.attrs.get("skipped") and record.nbytes != 0)
             unset = next((record for record in values if storage_number(record) in self._unset), None)
-        self._unset -= written
+        self._unset -= run.written
         if unset is not None:
             self._unset.discard(storage_number(unset) or 0)
             yield unset, f"{unset.label} is memory that was allocated in this step and never written"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Callable, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from ascend_dump.report.column_rows import ColumnRows
 
 __all__ = ["Folding", "all_option"]
 
@@ -58,6 +61,25 @@ class Folding:
                 self.count += 1
             else:
                 yield item
+
+    def unfold_rows(self, rows: ColumnRows) -> ColumnRows:
+        """Return the rows that are not dropped."""
+        import polars as pl
+
+        if self._off:
+            return rows
+        row = pl.int_range(pl.len())
+        if self._hides_kernels:
+            shown = [number for number, record in rows.records.items() if record.attrs.get("scene")]
+            is_kernel = pl.col("kernel").fill_null("").ne("") & ~row.is_in(shown)
+        else:
+            is_kernel = pl.lit(False)
+        unreadable = [number for number, record in rows.records.items() if record.error is not None]
+        is_folded = pl.col("op_type").is_in(sorted(_FOLDED)).fill_null(False) & ~row.is_in(unreadable)
+        hidden = rows.frame.select(kernel=is_kernel, view=~is_kernel & is_folded)
+        self.kernels += int(hidden["kernel"].sum())
+        self.count += int(hidden["view"].sum())
+        return rows.without(hidden["kernel"] | hidden["view"])
 
     def notes(self, noun: str, *, holding: str = "") -> Iterator[str]:
         """Yield sentences about the dropped items. holding: a property of all dropped items, such as "NaN"."""

@@ -1,22 +1,24 @@
 """The operators of a large dump for `ls`, computed from the columns of its catalog.
 
-Only unreadable rows are converted to records, since that is slow.
+Cells and totals are computed column by column. Only unreadable rows are converted to records, since that is slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ascend_dump.cli.shared.ls_groups import Group, Head
+from ascend_dump.cli.shared.ls_groups import RunLabels
 from ascend_dump.cli.shared.reading import Unreadable, progress
+from ascend_dump.report.column_rows import ColumnRows, shape, text
 
 if TYPE_CHECKING:
     import polars
 
     from ascend_dump.reading import Dump, Record
+    from ascend_dump.report.tables import Column
 
-__all__ = ["groups"]
+__all__ = ["cells", "nbytes_of", "operator_rows"]
 
 #: The columns that all records of one run of an operator have in common, as in `Record.execution`.
 _EXECUTION = ("run", "rank", "device", "model", "model_id", "step", "op_type", "op_name")
@@ -25,10 +27,48 @@ _NEEDED = (*_EXECUTION, *_TASK, "nth", "kernel", "io", "dtype", "shape", "nbytes
 #: Number of rows that are in memory at the same time.
 _ROWS = 500_000
 _LOW = (1 << 32) - 1
+#: The columns of the first output of an operator, or of its first record, that a line shows.
+_OF_FIRST = ("op_name", "op_type", "step", "run", "rank", "model", "shape", "kernel")
 
 
-def groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
-    """Yield the operators in execution order. unreadable: the counter to which all records are added."""
+def cells(rows: ColumnRows, lead: Sequence[Column], labels: RunLabels) -> Iterator[Sequence[str]]:
+    """Yield the cells of each line: those of `labels` and `lead`, then name, type, counts, types, shape, bytes."""
+    import polars as pl
+
+    texts = {
+        **{column.name: text(pl.col(column.name)) for column in lead},
+        "op_name": text(pl.col("op_name")),
+        "op_type": text(pl.col("op_type")),
+        "inputs": text(pl.col("inputs")),
+        "outputs": text(pl.col("outputs")),
+        "types": text(pl.col("types").list.join(",")),
+        "shape": shape(pl.col("shape")),
+    }
+    columns = {name: column.to_list() for name, column in rows.frame.select(**texts).to_dict().items()}
+    sizes = zip(rows.frame["high"].to_list(), rows.frame["low"].to_list())
+    columns["bytes"] = [str((high << 32) + low) for high, low in sizes]
+    for row, record in rows.records.items():
+        assert record.error is not None, "only records that cannot be read are among them"
+        columns["op_name"][row] = record.op_name or record.path.name
+        columns["op_type"][row] = f"unreadable [{record.error.code}]"
+    label = [labels.of_runs(rows.frame["run"].to_list())] if labels.paths else []
+    return zip(*label, *columns.values())
+
+
+def nbytes_of(rows: ColumnRows) -> int:
+    """Return the bytes of all tensors of the operators."""
+    high, low = rows.frame["high"].sum(), rows.frame["low"].sum()
+    return (int(high) << 32) + int(low)
+
+
+def operator_rows(dump: Dump, unreadable: Unreadable) -> Iterator[ColumnRows]:
+    """Yield the operators in execution order. unreadable: the counter to which all records are added.
+
+    A row per run of an operator has the columns of its first output, or of its first record if it has no output. After
+    them come `inputs` and `outputs`, `types` (the different dtypes), `records` and `failed` (unreadable records), and
+    the bytes of its tensors, divided by 2**32 as `high` and the remainder as `low`, because a sum may need more than 64
+    bits. Rows with a record are those whose first output or first record cannot be read.
+    """
     import polars as pl
 
     frame = dump.catalog(watch=lambda parts: progress(parts, "records", len)).select(_NEEDED)
@@ -49,7 +89,7 @@ def groups(dump: Dump, unreadable: Unreadable) -> Iterator[Group]:
         elif not rows.height:
             return
         unreadable.seen += rows["error"].null_count()
-        yield from _groups(rows, unreadable_records)
+        yield _grouped(rows, unreadable_records)
         begin, count = begin + rows.height, _ROWS
 
 
@@ -64,7 +104,7 @@ def _numbered(rows: polars.DataFrame) -> polars.DataFrame:
     return rows.with_row_index("row").with_columns(begins.cum_sum().alias("group"))
 
 
-def _groups(rows: polars.DataFrame, unreadable_records: Iterator[Record]) -> Iterator[Group]:
+def _grouped(rows: polars.DataFrame, unreadable_records: Iterator[Record]) -> ColumnRows:
     import polars as pl
 
     failed = dict(zip(rows.filter(pl.col("error").is_not_null())["row"], unreadable_records))
@@ -74,14 +114,11 @@ def _groups(rows: polars.DataFrame, unreadable_records: Iterator[Record]) -> Ite
         pl.col("io").eq("input").sum().alias("inputs"),
         output.sum().alias("outputs"),
         pl.col("dtype").filter(pl.col("dtype").ne("")).unique(maintain_order=True).alias("types"),
-        # The upper and lower halves are summed separately, because the sum may need more than 64 bits.
         (pl.col("nbytes") // (_LOW + 1)).sum().alias("high"),
         (pl.col("nbytes") & _LOW).sum().alias("low"),
         pl.len().alias("records"),
         pl.col("error").count().alias("failed"),
     )
-    names = [name for name in Head._fields if name != "error"]
-    firsts = rows.select(names)[aggregated["first"]].iter_rows()
-    for head, (_, first, inputs, outputs, types, high, low, records, lost) in zip(firsts, aggregated.iter_rows()):
-        size = (high << 32) + low
-        yield Group(failed.get(first) or Head(*head), inputs, outputs, types, size, records, lost)
+    frame = pl.concat([rows.select(_OF_FIRST)[aggregated["first"]], aggregated], how="horizontal")
+    firsts = enumerate(aggregated["first"].to_list()) if failed else ()
+    return ColumnRows(frame, {row: failed[first] for row, first in firsts if first in failed})

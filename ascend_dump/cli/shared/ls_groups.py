@@ -5,27 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 if TYPE_CHECKING:
     from ascend_dump.reading import Record, Run
     from ascend_dump.report.tables import Column
 
-__all__ = ["Group", "Head", "RunLabels", "groups_of", "operator_of"]
-
-
-class Head(NamedTuple):
-    """The fields of a record that a line of the listing shows. The names are those of `Record`."""
-
-    op_name: str
-    op_type: str
-    step: Optional[int]
-    run: Optional[str]
-    rank: Optional[int]
-    model: Optional[str]
-    shape: Optional[Sequence[int]]
-    kernel: Optional[str]
-    error: None = None
+__all__ = ["Group", "RunLabels", "groups_of", "operator_of"]
 
 
 class Group(NamedTuple):
@@ -37,7 +23,7 @@ class Group(NamedTuple):
     unreadable  number of unreadable records
     """
 
-    first: Union[Record, Head]
+    first: Record
     inputs: int
     outputs: int
     types: Sequence[str]
@@ -71,13 +57,6 @@ def _group(records: list[Record]) -> Group:
     )
 
 
-class _OfRun(Protocol):
-    """A record or another object that knows the name of its run."""
-
-    @property
-    def run(self) -> Optional[str]: ...
-
-
 class RunLabels:
     """The labels of the captures of a dump, as in `capture(label=...)`."""
 
@@ -101,9 +80,13 @@ class RunLabels:
             names.setdefault(run.path.name, {})[run.label] = None
         return {name: ", ".join(filter(None, labels)) for name, labels in names.items()}
 
-    def label(self, record: _OfRun) -> str:
+    def label(self, record: Record) -> str:
         """Return the label of a record or operator; "" without one."""
         return self._by_run.get(record.run or "", "")
+
+    def of_runs(self, runs: Iterable[Optional[str]]) -> list[str]:
+        """Return a cell for each name of a run."""
+        return [self._by_run.get(run or "", "") or "-" for run in runs]
 
     def columns(self) -> list[Column]:
         """Return a list with the column of labels, [] for a dump without labels."""
@@ -111,9 +94,9 @@ class RunLabels:
 
         return [Column("label", elastic=True)] if self.paths else []
 
-    def cells(self, record: _OfRun) -> list[str]:
-        return [self.label(record) or "-"] if self.paths else []
+    def cells(self, record: Record) -> list[str]:
+        return self.of_runs([record.run]) if self.paths else []
 
-    def fields(self, record: _OfRun) -> dict[str, str]:
+    def fields(self, record: Record) -> dict[str, str]:
         """Return the field `label` for a JSON document, {} for a dump without labels."""
         return {"label": self.label(record)} if self.paths else {}

@@ -1,17 +1,37 @@
-"""Select the tensors of a large dump that `stats` has to examine, by the columns of its catalog."""
+"""The rows of `stats` for a large dump, from the columns of its catalog.
+
+Only tensors whose statistics the columns do not have exactly are records too, since that is slow.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Optional
+import json
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
-from ascend_dump.cli.shared.reading import progress
+from ascend_dump.cli.shared.reading import Unreadable, progress
+from ascend_dump.report.column_rows import ColumnRows, shape, text
+from ascend_dump.statistics import COUNTS, TABLE
 
 if TYPE_CHECKING:
     import polars
 
-    from ascend_dump.reading import Dump
+    from ascend_dump.reading import Dump, Record
+    from ascend_dump.report.tables import Column
 
-__all__ = ["candidates"]
+__all__ = ["are_in_columns", "candidates", "cells", "tensor_rows"]
+
+#: Statistics that each dump has, and those that it has only if they were requested.
+_ALWAYS = ("count", *(entry.name for entry in TABLE if entry.heading and not entry.is_optional))
+_OPTIONAL = tuple(entry.name for entry in TABLE if entry.heading and entry.is_optional)
+_NEEDED = ("op_name", "op_type", "io", "index", "argument", "attrs", "dtype", "shape", "kernel", "error")
+_LEADING = ("run", "rank", "model", "step")
+#: From this number on a float is written with an exponent, and an integer in full.
+_EXPONENT = 999_999.5
+#: Number of rows that are in memory at the same time.
+_ROWS = 100_000
+#: If more tensors than this share need a record, all records are read instead.
+_MOST_RECORDS = 0.2
 
 
 def candidates(dump: Dump, *, nonfinite: bool, sort: Optional[str], limit: int) -> tuple[Dump, int]:
@@ -52,3 +72,91 @@ def _is_nonfinite() -> polars.Expr:
     counted = pl.any_horizontal(count.is_not_null() for count in counts)
     computed = pl.any_horizontal(~pl.col(name).is_finite().fill_null(True) for name in ("max", "min", "mean"))
     return pl.when(counted).then(pl.any_horizontal(count.fill_null(0).ne(0) for count in counts)).otherwise(computed)
+
+
+def are_in_columns(dump: Dump) -> bool:
+    """Return True if the catalog of a dump is made quickly, and has the statistics of most tensors."""
+    import polars as pl
+
+    if not dump.has_fast_catalog:
+        return False
+    frame = dump.catalog(watch=lambda parts: progress(parts, "tensors", len))
+    count, records = frame.select(pl.len(), _needs_record().sum()).collect().row(0)
+    return bool(records <= _MOST_RECORDS * count)
+
+
+def _needs_record() -> polars.Expr:
+    """Return an expression that is True for tensors whose columns do not have all that a line says of them.
+
+    These are unreadable records, and tensors without statistics. Columns have floats only, so large integers are among
+    them too: these are written with all digits.
+    """
+    import polars as pl
+
+    def may_be_integer(name: str) -> polars.Expr:
+        value = pl.col(name)
+        return (value.abs().ge(_EXPONENT) & value.eq(value.round(0))).fill_null(False)
+
+    missing = [pl.col(name).is_null() for name in _ALWAYS] + [pl.col(name).eq("") for name in ("op_name", "io")]
+    floats = [name for name in (*_ALWAYS, *_OPTIONAL) if name not in COUNTS]
+    return pl.any_horizontal(pl.col("error").is_not_null(), *missing, *map(may_be_integer, floats))
+
+
+def tensor_rows(dump: Dump, unreadable: Unreadable) -> Iterator[ColumnRows]:
+    """Yield the tensors in order. unreadable: the counter to which all records are added.
+
+    Rows with a record are those for which `_needs_record` is true.
+    """
+    import polars as pl
+
+    needs_record = _needs_record()
+    frame = dump.catalog().with_columns(needs_record.alias("needs_record"))
+    frame = frame.select(*_LEADING, *_NEEDED, *_ALWAYS, *_OPTIONAL, "needs_record")
+    records: Iterator[Record] = iter(())
+    if frame.select(pl.col("needs_record").any()).collect().item():
+        records = unreadable.watch(dump.where(needs_record))
+    begin = 0
+    while True:
+        rows = frame.slice(begin, _ROWS).collect()
+        if not rows.height:
+            return
+        numbers = rows["needs_record"].arg_true().to_list()
+        unreadable.seen += rows.height - len(numbers)
+        yield ColumnRows(rows, dict(zip(numbers, records)))
+        begin += rows.height
+
+
+def cells(
+    rows: ColumnRows, lead: Sequence[Column], argument: Sequence[Column], names: Collection[str]
+) -> Iterator[list[str]]:
+    """Yield the cells of each line but those with a record, for which an empty list is yielded. names: statistics"""
+    import polars as pl
+
+    texts = {
+        **{f"leading {column.name}": text(pl.col(column.name)) for column in lead},
+        **{name: text(pl.col(name)) for name in ("op_name", "io", "index")},
+        **{column.name: text(pl.col("argument")) for column in argument},
+        "dtype": text(pl.col("dtype")),
+        "shape": shape(pl.col("shape")),
+    }
+    frame = rows.frame
+    columns = {name: column.to_list() for name, column in frame.select(**texts).to_dict().items()}
+    if argument:
+        parameters = {attrs: _parameter(attrs) for attrs in frame["attrs"].unique()}
+        behind = map(parameters.__getitem__, frame["attrs"].to_list())
+        columns[argument[0].name] = [name + more for name, more in zip(columns[argument[0].name], behind)]
+    for name in names:
+        if name in COUNTS:
+            columns[name] = frame.select(text(pl.col(name)).alias(name))[name].to_list()
+        else:
+            columns[name] = ["-" if value is None else f"{value:.6g}" for value in frame[name].to_list()]
+    lines = list(map(list, zip(*columns.values())))
+    for row in rows.records:
+        lines[row] = []
+    return iter(lines)
+
+
+def _parameter(attrs: Optional[str]) -> str:
+    """Return the end of the text of an argument, see `argument_text`. attrs: the column of a catalog"""
+    fields: dict[str, Any] = {} if attrs is None else json.loads(attrs)
+    return f" ({fields['parameter']})" if fields.get("parameter") else ""

@@ -177,7 +177,7 @@ def test_the_page_shows_calls_and_kernels(reference, tmp_path):
 
 def test_the_catalog_has_kernels_and_the_same_operators(reference):
     polars = pytest.importorskip("polars")
-    from ascend_dump.cli.shared.ls_columns import groups
+    from ascend_dump.cli.shared.ls_columns import operator_rows
     from ascend_dump.cli.shared.ls_groups import groups_of
     from ascend_dump.cli.shared.reading import Unreadable
 
@@ -185,7 +185,7 @@ def test_the_catalog_has_kernels_and_the_same_operators(reference):
     assert {record.op_name for record in dump.where(polars.col("kernel") == "MatMulCommon")} == {
         "aclnnMatmul_0/MatMulCommon_0"
     }
-    by_columns, by_records = groups(dump, Unreadable(dump)), groups_of(dump)
-    assert [(group.first.op_name, group.first.kernel, group.records) for group in by_columns] == [
-        (group.first.op_name, group.first.kernel, group.records) for group in by_records
+    [by_columns] = operator_rows(dump, Unreadable(dump))
+    assert by_columns.frame.select("op_name", "kernel", "records").rows() == [
+        (group.first.op_name, group.first.kernel, group.records) for group in groups_of(dump)
     ]

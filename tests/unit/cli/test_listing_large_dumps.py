@@ -28,6 +28,7 @@ COMMANDS: list[list[str]] = [
     ["ls", "--records", "--op", "*a*"],
     ["ls", "--json"],
     ["stats"],
+    ["stats", "--all"],
     ["stats", "--op", "*a*"],
     ["stats", "--nonfinite"],
     ["stats", "--nonfinite", "--json"],
@@ -52,6 +53,7 @@ def assert_same(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ascend_dump.reading._dump._LARGE", 0)
         patch.setattr("ascend_dump.reading._catalog_cache._WORTH_KEEPING", 0)
+        patch.setattr("ascend_dump.cli.shared.stats_columns._MOST_RECORDS", 1)
         by_columns = listed(root, capsys), listed(root, capsys)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "polars", None)
@@ -89,7 +91,21 @@ def encoded(lines: list[dict[str, Any]]) -> bytes:
     return b"".join(json.dumps(one).encode() + b"\n" for one in lines)
 
 
-numbers = st.one_of(st.integers(-(2**66), 2**66), st.floats(-9, 9), st.none(), st.sampled_from(["nan", "inf", "-inf"]))
+numbers = st.one_of(
+    st.integers(-(2**66), 2**66),
+    st.floats(-9, 9),
+    st.floats(-1e9, 1e9),
+    st.none(),
+    st.sampled_from(["nan", "inf", "-inf", 0.0, -0.0, 0, 999_999, 1_000_000, 999_999.5, 1e6]),
+)
+calls = st.sampled_from(
+    [
+        {"op": "aten.add.Tensor", "args": {"self": {"input": 0}, "out": {"output": 0}}},
+        {"op": "aten.cat.default", "args": {"tensors": {"inputs": [0, 2]}}},
+        {"op": 1},
+        [],
+    ]
+)
 changes = st.fixed_dictionaries(
     {},
     optional={
@@ -104,6 +120,9 @@ changes = st.fixed_dictionaries(
         "shard": st.sampled_from(["0/tensors-00000.safetensors", "../../etc/passwd"]),
         "skipped": st.just("too large"),
         "unmeasured": st.just("no time"),
+        "call": calls,
+        "argument": st.sampled_from(["", "indices"]),
+        "parameter": st.sampled_from(["fc.weight", "fc.weight.grad"]),
         "stats": st.tuples(st.integers(0, 9), *[numbers] * 4, *[st.integers(0, 2) | st.none()] * 3).map(list),
     },
 )
@@ -112,9 +131,13 @@ changes = st.fixed_dictionaries(
 @st.composite
 def indexes(draw: st.DrawFn) -> list[bytes]:
     found = []
-    for _ in range(draw(st.integers(1, 2))):
-        lines = [line(number) for number in range(draw(st.integers(1, 9)))]
-        for at, change in draw(st.lists(st.tuples(st.integers(0, 8), changes), max_size=5)):
+    first = [line(number) for number in range(draw(st.integers(1, 9)))]
+    for at, change in draw(st.lists(st.tuples(st.integers(0, 8), changes), max_size=5)):
+        first[at % len(first)].update(change)
+    for _ in range(draw(st.integers(1, 4))):
+        # Most steps repeat the first one, but for a few fields.
+        lines = [dict(one) for one in first]
+        for at, change in draw(st.lists(st.tuples(st.integers(0, 8), changes), max_size=2)):
             lines[at % len(lines)].update(change)
         texts = [json.dumps(one).encode() for one in lines]
         for at in draw(st.lists(st.integers(0, 8), max_size=1)):

@@ -84,6 +84,7 @@ def expected(record: Record) -> dict[str, Any]:
         for name in ("hash", "storage", "version", "seq"):
             row[name] = record.attrs[name]
         row["stride"] = list(record.attrs["stride"])
+        row["argument"] = record.argument
     return row
 
 
@@ -93,7 +94,8 @@ def plain(value: Any, name: str) -> Any:
         value = float(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return None
-    return "nan" if isinstance(value, float) and value != value else value
+    # As text, because NaN differs from itself, and 0.0 equals -0.0.
+    return repr(value) if isinstance(value, float) else value
 
 
 def assert_same(root: Path, **selection: Any) -> None:
@@ -143,23 +145,29 @@ line_fields = st.fixed_dictionaries(
         "skipped": st.sampled_from(["", "too large"]),
         "quantization": st.fixed_dictionaries({"scale": st.floats(0, 1)}),
         "origin": st.booleans(),
+        "argument": st.sampled_from(["", "indices"]),
+        "parameter": st.sampled_from(["", "fc.weight"]),
+        "call": st.sampled_from(
+            [
+                {"op": "aten.add.Tensor", "args": {"self": {"input": 0}, "other": {"input": 1}}},
+                {"op": "aten.cat.default", "args": {"tensors": {"inputs": [0, 3]}}},
+                {"op": 1},
+                [],
+            ]
+        ),
     },
 )
 
 
+def encoded(fields: dict[str, Any]) -> bytes:
+    """Return a line. NaN and Inf are texts."""
+    stats = [str(one) if isinstance(one, float) and one - one != 0 else one for one in fields.get("stats", ())]
+    return json.dumps({**fields, "stats": stats} if stats else fields).encode()
+
+
 @st.composite
-def index_files(draw: st.DrawFn) -> bytes:
-    lines = []
-    for fields in draw(st.lists(line_fields, max_size=6)):
-        stats = fields.get("stats")
-        if stats:
-            fields["stats"] = [
-                str(one).replace("nan", "nan")
-                if isinstance(one, float) and (one != one or abs(one) == float("inf"))
-                else one
-                for one in stats
-            ]
-        lines.append(json.dumps(fields).encode())
+def index_files(draw: st.DrawFn, given: Optional[list[dict[str, Any]]] = None) -> bytes:
+    lines = list(map(encoded, draw(st.lists(line_fields, max_size=6)) if given is None else given))
     junk = [
         b"",
         b"{",
@@ -195,6 +203,85 @@ def test_it_says_what_the_records_say(tmp_path_factory: pytest.TempPathFactory, 
     assert_same(root)
     assert_same(root, op="*a*", index="0-9", io="output")
     assert_same(root, step=0)
+
+
+_few = st.integers(0, 2)
+_counts = st.lists(_few | st.none(), max_size=6)
+#: Fields of lines that can be read. Few values, so that many lines have some in common.
+readable_fields = st.fixed_dictionaries(
+    {
+        "seq": _few,
+        "op_type": st.sampled_from(["aten::add", "aten::mm"]),
+        "op_name": st.sampled_from(["a", "b"]),
+        "io": st.sampled_from(["input", "output", "buffer"]),
+        "index": _few,
+        "time": _few,
+        "dtype": st.sampled_from(["float32", "int64"]),
+        "shape": st.lists(_few, max_size=2),
+        "nbytes": _few,
+        "hash": st.sampled_from(["", "ab"]),
+        "argument": st.sampled_from(["", "", "indices"]),
+    },
+    optional={
+        "stride": st.lists(_few, max_size=2),
+        "parameter": st.sampled_from(["", "fc.weight"]),
+        "stats": st.tuples(_few, st.sampled_from([0.0, -0.0, 0, 1.5, "nan", None]), _counts).map(
+            lambda it: [it[0], it[1], 1.0, it[1], 2.0, *it[2]]
+        ),
+        "call": st.sampled_from(
+            [
+                {"op": "aten.add.Tensor", "args": {"self": {"input": 0}, "other": {"input": 1}}},
+                {"op": "aten.cat.default", "args": {"tensors": {"inputs": [0, 3]}}},
+                {"op": 1},
+            ]
+        ),
+    },
+)
+
+
+def step_of_call(name: str, *times: int) -> bytes:
+    """Return a step with an operator whose first line has its arguments. name: that of the second one"""
+    call = {"op": "aten.add.Tensor", "args": {"out": {"input": 0}, name: {"input": 1}}}
+    more: list[dict[str, Any]] = [{"call": call}, {}]
+    lines = (simple_line(0, io="input", **{"index": at, "time": times[at], **more[at]}) for at in (0, 1))
+    return b"".join(lines)
+
+
+@st.composite
+def repeated_steps(draw: st.DrawFn) -> list[bytes]:
+    """Indexes of steps that repeat the first one, but for a few lines. Some of them are damaged."""
+    first = draw(st.lists(readable_fields, min_size=1, max_size=8))
+    steps = []
+    for _ in range(draw(st.integers(2, 5))):
+        lines = [dict(fields) for fields in first]
+        for at, fields in draw(st.lists(st.tuples(st.integers(0, 7), readable_fields), max_size=2)):
+            names = draw(st.sets(st.sampled_from(sorted(fields))))
+            lines[at % len(lines)].update({name: fields[name] for name in names})
+        is_damaged = draw(st.integers(0, 5)) == 0
+        later = draw(st.integers(0, 5))
+        for fields in lines:
+            fields["time"] += later
+        whole = b"".join(encoded(fields) + b"\n" for fields in lines)
+        steps.append(draw(index_files(lines)) if is_damaged else whole)
+    return steps
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@example(steps=[step_of_call("self", 0, 0), step_of_call("self", 5, 6)], rows=3)
+@example(steps=[step_of_call("self", 0, 0), step_of_call("mat", 0, 0)], rows=1)
+@example(steps=[_LINE % b"[1, 0.0, 0.0, 0.0, 0.0]", _LINE % b"[1, -0.0, 0.0, 0.0, 0.0]"], rows=3)
+@given(steps=repeated_steps(), rows=st.integers(1, 9))
+def test_steps_that_repeat(tmp_path_factory: pytest.TempPathFactory, steps: list[bytes], rows: int) -> None:
+    root = tmp_path_factory.mktemp("dump")
+    model = model_directory(root)
+    for number, text in enumerate(steps):
+        (model / str(number)).mkdir()
+        (model / str(number) / "index.jsonl").write_bytes(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ascend_dump.reading.catalog.ROWS", rows)
+        assert_same(root)
 
 
 def test_a_line_is_one_record_wherever_the_index_is_cut(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ class _Index(Entry):
             if block.records:
                 yield of_records(block.records, numbers)
             else:
-                columns.add(block.lines, line_starts(reading.ends, block.offset))
+                columns.add(block.lines, line_starts(reading.ends, block.offset), block.before)
         if columns:
             yield columns.frame()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Optional, Union
 
@@ -11,6 +11,8 @@ import msgspec
 from msgspec.structs import astuple, fields
 
 from ascend_dump.dump_format import Line
+from ascend_dump.reading._record import arguments_of
+from ascend_dump.reading.dialects.host._calls import NO_CALL, Call
 from ascend_dump.statistics import COUNTS, TABLE, Statistics
 
 if TYPE_CHECKING:
@@ -59,11 +61,11 @@ _LISTS = ("shape", "stride")
 _SAME = ("op_type", "op_name", "io", "index", "dtype", "nbytes", "phase", "module", "seq", "hash")
 _PLACE = ("storage_offset", "storage", "address", "storage_nbytes", "version")
 #: Fields that few lines have. A column without any value is null and not converted.
-_RARE = ("skipped", "unmeasured", "argument", "origin")
+_RARE = ("skipped", "unmeasured", "origin")
 #: Rare fields that are encoded together as JSON in the column `attrs`.
 _PACKED = ("parameter", "quantization", "collective", "placement")
 _VIEW = ("blob", "offset", "stored_stride")
-_OTHERS = ("time", "source", "device", "shard", "stats")
+_OTHERS = ("argument", "time", "source", "device", "shard", "stats", "call")
 _DEFAULTS = {field.name: field.default for field in fields(Line)}
 #: The index in `_FIELDS` of each field whose values `LineColumns` collects.
 _TOLD = {name: _FIELDS.index(name) for name in (*_SAME, *_PLACE, *_RARE, *_PACKED, *_VIEW, *_OTHERS)}
@@ -96,6 +98,7 @@ class LineColumns:
         self._known = shared
         self._index = index
         self._root = root
+        self._before = NO_CALL
         self._clear()
 
     def _clear(self) -> None:
@@ -107,11 +110,13 @@ class LineColumns:
     def __len__(self) -> int:
         return len(self._told["seq"])
 
-    def add(self, lines: Sequence[Line], offsets: np.ndarray) -> None:
+    def add(self, lines: Sequence[Line], offsets: np.ndarray, before: Call) -> None:
         """Add lines of the class `PlainLine`. Their shard names have to be checked already.
 
-        offsets: the position of each line in the index
+        offsets: the position of each line in the index. before: the call of the line above
         """
+        if not self:
+            self._before = before
         # One flat list of all values, sliced into columns: one pass over the lines instead of one per column.
         values = list(chain.from_iterable(map(astuple, lines)))
         for name, first in _TOLD.items():
@@ -145,6 +150,7 @@ class LineColumns:
         columns["placed_on"] = by_field["device"]
         columns["path"] = shards[0] if len(paths) == 1 else shards
         columns["format"] = "ND"
+        columns["argument"] = self._arguments()
         for name in _RARE:
             columns[name] = [value or None for value in by_field[name]] if _any_given(name, by_field[name]) else None
         packed = {name: by_field[name] for name in _PACKED if _any_given(name, by_field[name])}
@@ -160,6 +166,26 @@ class LineColumns:
         frame = of_columns(columns, len(self))
         self._clear()
         return frame
+
+    def _arguments(self) -> Optional[list[Optional[str]]]:
+        """Return the names of the arguments, see `Record.argument`; None if no line has one."""
+        told, names = self._told, _names_in(self._before.text)
+        if not names and not any(told["argument"]) and not any(told["call"]):
+            return None
+        operator = self._before.operator
+        found = []
+        lines = zip(told["seq"], told["op_name"], told["time"], told["call"])
+        tensors = zip(told["argument"], told["io"], told["index"])
+        for (seq, op_name, time, call), (argument, io, index) in zip(lines, tensors):
+            # As in `call_after`: only the first line of an operator has its call.
+            if call or operator != (seq, op_name, time):
+                operator, names = (seq, op_name, time), _names_in(call)
+            found.append(argument or names.get((io, index)))
+        return found
+
+
+def _names_in(call: bytes) -> Mapping[tuple[str, int], str]:
+    return arguments_of(bytes(call)) if call else {}
 
 
 def _of_views(by_field: dict[str, list[Any]], strides: polars.Series) -> dict[str, Any]:
