@@ -91,7 +91,8 @@ class Collectives:
         for operation in list(self.running):
             is_complete = operation.work is not None and bool(operation.work.is_completed())
             # A failed collective counts as completed.
-            self._end(operation, complete=is_complete and not operation.failed)
+            has_failed = operation.failed or (is_complete and _has_failed(operation.work))
+            self._end(operation, complete=is_complete and not has_failed)
 
     def forget(self) -> None:
         self._waits = 0
@@ -107,6 +108,20 @@ class Collectives:
             if not self._writing[key]:
                 del self._writing[key]
         operation.conclude(complete)
+
+
+def _has_failed(work: Any) -> bool:
+    """Return True if a completed `Work` has an exception, such as that of a timeout, and its backend reports it."""
+    try:
+        future = work.get_future()
+    except Exception:  # backends without futures
+        return False
+    try:
+        if future.done():
+            future.value()
+    except Exception:
+        return True
+    return False
 
 
 def _storages(operation: RunningCollective) -> set[int]:

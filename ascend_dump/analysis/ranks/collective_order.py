@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.ranks.collective_calls import CallBook, CallPart, operator_key
@@ -242,7 +243,8 @@ def _ended(record: Record) -> str:
 
 
 def _location(record: Record) -> str:
-    return record.source or record.op_name
+    """Return file name and line; the finding has the whole path."""
+    return PurePath(record.source).name if record.source else record.op_name
 
 
 def _begin(part: CallPart) -> int:

@@ -23,7 +23,17 @@ import ascend_dump
 
 WIDTH = 8
 #: Number of ranks, by name.
-SCENARIOS = {"healthy": 4, "lacks": 3, "last": 2, "order": 2, "kind": 2, "early": 2, "message": 2, "stopped": 2}
+SCENARIOS = {
+    "healthy": 4,
+    "lacks": 3,
+    "last": 2,
+    "order": 2,
+    "kind": 2,
+    "early": 2,
+    "message": 2,
+    "stopped": 2,
+    "ddp": 2,
+}
 _TIMEOUT = datetime.timedelta(seconds=5)
 
 
@@ -37,10 +47,15 @@ def train(rank: int, ranks: int, ways: str, path: Path) -> None:
     model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rows = torch.Generator().manual_seed(rank)
+    if ways == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
     with ascend_dump.capture(model, path=path, steps="0-1", quiet=True):
         for step in range(2):
-            model(torch.randn(4, WIDTH, generator=rows)).square().mean().backward()
+            loss = model(torch.randn(4, WIDTH, generator=rows)).square().mean()
             differs = ways if is_last and step == 1 else ""
+            if differs == "ddp":
+                return
+            loss.backward()
             if differs == "early":
                 return
             if differs == "stopped":
@@ -49,7 +64,8 @@ def train(rank: int, ranks: int, ways: str, path: Path) -> None:
                 if not is_last:
                     dist.recv(torch.empty(4), ranks - 1)
                 return
-            reduce_all([parameter.grad for parameter in model.parameters() if parameter.grad is not None], differs)
+            gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+            reduce_all([] if ways == "ddp" else gradients, differs)
             optimizer.step()
             optimizer.zero_grad()
 
