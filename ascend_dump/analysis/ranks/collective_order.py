@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.ranks.collective_calls import CallBook, CallPart, operator_key
-from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
+from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.common.units import counted
 from ascend_dump.dump_format import UNWAITED
@@ -26,17 +26,23 @@ _RETURNING = ("all_reduce", "all_gather", "broadcast", "reduce_scatter", "all_to
 #: Collectives whose tensors have the same size and type on all ranks.
 _OF_ONE_SIZE = ("all_reduce", "broadcast", "reduce")
 _MESSAGES = ("send", "recv")
+_GRADIENT = ".grad"
 
 #: The calls of each rank in one group, in their order.
 _Sequences = Mapping[int, Sequence[CallPart]]
 
 
 class _Deviation(NamedTuple):
-    """The first call of a group that ranks do not have in common. ranks: those that lack it, or run another one."""
+    """The first call of a group that ranks do not have in common.
+
+    ranks  those that lack it, or run another one
+    parts  the calls of all ranks, if each has one
+    """
 
     finding: RankFinding
     ranks: tuple[int, ...]
     moment: tuple[int, int]
+    parts: tuple[CallPart, ...] = ()
 
 
 class CollectiveOrder:
@@ -47,6 +53,8 @@ class CollectiveOrder:
         #: By rank and run: the first record of the last operator, and whether any output was recorded.
         self._last: dict[RankRun, Record] = {}
         self._has_outputs: set[RankRun] = set()
+        #: By rank and run: the first content of each parameter.
+        self._parameters: dict[RankRun, dict[str, Hashable]] = {}
 
     def look_at(self, members: Sequence[Record]) -> None:
         """Add the records of one run of an operator."""
@@ -59,6 +67,11 @@ class CollectiveOrder:
             self._last[run] = first
         if run not in self._has_outputs and any(record.io == "output" for record in members):
             self._has_outputs.add(run)
+        parameters = self._parameters.setdefault(run, {})
+        for record in members:
+            name = record.parameter
+            if name and name not in parameters and not name.endswith(_GRADIENT) and " of " not in name:
+                parameters[name] = content_of_record(record)
         if "c10d" in first.op_type:
             self._book.look_at(members)
 
@@ -71,9 +84,12 @@ class CollectiveOrder:
             for part in parts:
                 key = (launch[part.rank, part.first.run], part.call.group, part.call.ranks)
                 groups.setdefault(key, {}).setdefault(part.rank, []).append(part)
+        last_of_launch: dict[Hashable, dict[int, Record]] = {}
+        for (rank, run), record in self._last.items():
+            last_of_launch.setdefault(launch[rank, run], {})[rank] = record
         deviations: list[_Deviation] = []
         for (number, *_), calls in groups.items():
-            last = {rank: record for (rank, run), record in self._last.items() if launch[rank, run] == number}
+            last = last_of_launch[number]
             members = next(iter(calls.values()))[0].members
             deviations += self._deviations({rank: calls.get(rank, []) for rank in members if rank in last}, last)
         ends = [max(parts, key=_begin) for calls in groups.values() for parts in calls.values()]
@@ -98,7 +114,9 @@ class CollectiveOrder:
         yield from self._unsent(calls, last)
         sequences = {rank: [part for part in parts if part.call.kind not in _MESSAGES] for rank, parts in calls.items()}
         if not any(parts and self._is_waiting(parts[-1]) for parts in sequences.values()):
-            yield from _crossed(sequences)
+            deviation = _crossed(sequences)
+            if deviation is not None and self._are_copies(deviation.parts):
+                yield deviation
             return
         for index in range(max(map(len, sequences.values()))):
             signatures = {
@@ -111,6 +129,15 @@ class CollectiveOrder:
                 else:
                     yield _other_call(sequences, signatures, index)
                 return
+
+    def _are_copies(self, parts: Sequence[CallPart]) -> bool:
+        """Return True if the parameters of these gradients began equal on all ranks, so that they are one parameter."""
+        names = {(part.first.parameter or "").removesuffix(_GRADIENT) for part in parts}
+        for name in names:
+            contents = {self._parameters[part.rank, part.first.run].get(name) for part in parts}
+            if len(contents) != 1 or None in contents:
+                return False
+        return True
 
     def _unsent(self, calls: _Sequences, last: Mapping[int, Record]) -> Iterator[_Deviation]:
         """Yield a message that a rank waits for, and that its sender did not send."""
@@ -183,15 +210,16 @@ def _other_call(sequences: _Sequences, signatures: Mapping[int, Hashable], index
         text += f": {in_words(ranks)} lack{'s' * (len(ranks) == 1)} the latter"
     elif _skipped(ours, theirs) is not None:
         text += f": {in_words(most)} lack{'s' * (len(most) == 1)} the former"
-    return _Deviation(RankFinding(part.first, text), tuple(ranks), _moment(part.first))
+    parts = tuple(of_rank[index] for of_rank in sequences.values())
+    return _Deviation(RankFinding(part.first, text), tuple(ranks), _moment(part.first), parts)
 
 
-def _crossed(sequences: _Sequences) -> Iterator[_Deviation]:
-    """Yield the first sum of two gradients with different names, if all ranks add up the same gradients in a step."""
+def _crossed(sequences: _Sequences) -> Optional[_Deviation]:
+    """Return the first sum of gradients with different names, if all ranks add up the same gradients in a step."""
     steps: dict[Optional[int], dict[int, list[CallPart]]] = {}
     for rank, parts in sequences.items():
         for part in parts:
-            if part.call.kind == "all_reduce" and (part.first.parameter or "").endswith(".grad"):
+            if part.call.kind == "all_reduce" and (part.first.parameter or "").endswith(_GRADIENT):
                 steps.setdefault(part.first.step, {}).setdefault(rank, []).append(part)
     for _, of_step in sorted(steps.items(), key=lambda item: item[0] or 0):
         names = {rank: tuple(part.first.parameter or "" for part in parts) for rank, parts in of_step.items()}
@@ -200,8 +228,8 @@ def _crossed(sequences: _Sequences) -> Iterator[_Deviation]:
         if len({tuple(sorted(of_rank)) for of_rank in names.values()}) == 1:
             index = next(i for i, together in enumerate(zip(*names.values())) if len(set(together)) > 1)
             signatures = {rank: of_rank[index] for rank, of_rank in names.items()}
-            yield _other_call(of_step, signatures, index)
-            return
+            return _other_call(of_step, signatures, index)
+    return None
 
 
 def _skipped(whole: Sequence[CallPart], shorter: Sequence[CallPart]) -> Optional[tuple[CallPart, CallPart]]:
@@ -252,4 +280,4 @@ def _begin(part: CallPart) -> int:
 
 
 def _moment(record: Record) -> tuple[int, int]:
-    return (-1 if record.step is None else record.step, record.attrs.get("seq", 0))
+    return (-1 if record.step is None else record.step, record.attrs.get("seq") or 0)

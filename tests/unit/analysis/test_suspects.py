@@ -171,6 +171,25 @@ class TestCollectiveOrder:
         rows = [row for row in RULES["collective-order"].trips if row.io == "input"]
         assert find_suspects(write_rows(tmp_path, rows)).suspects == ()
 
+    @pytest.mark.parametrize(("hashes", "rules"), [("aa", ["collective-order"]), ("ab", [])])
+    def test_gradients_of_one_parameter_are_added_up_in_one_order(
+        self, tmp_path: Path, hashes: str, rules: list[str]
+    ) -> None:
+        """Experts that each rank numbers in its own way are other parameters: their values differ from the start."""
+        rows = []
+        for rank, content in enumerate(hashes):
+            for name in "xy":
+                row = Row("aten::t", f"{name}/t_0", "input", sized(1), rank=rank, parameter=name, hash=content + name)
+                rows.append(row)
+            for number, name in enumerate("xy" if rank == 0 else "yx"):
+                call = CollectiveCall("all_reduce", "0", "0-1", number)
+                row = Row("c10d::allreduce_", f"r_{number}", "input", sized(1), rank=rank, parameter=f"{name}.grad")
+                rows += [row._replace(collective=call), row._replace(collective=call, io="output")]
+        suspects = find_suspects(write_rows(tmp_path, rows)).suspects
+        assert [one.rule for one in suspects] == rules
+        assert all("rank 1 runs all_reduce of y.grad" in one.reason for one in suspects)
+        assert all(one.reason.endswith("in another order") for one in suspects)
+
     def test_ranks_that_wait_for_a_waiting_rank_are_no_cause(self, tmp_path: Path) -> None:
         """Ranks 0 and 1 wait for rank 2, which waits for rank 3 in another group."""
         calls = {
