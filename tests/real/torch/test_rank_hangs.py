@@ -44,6 +44,7 @@ HANGS = {
     "early": Expected("c10d::allreduce_", 0, ("rank 0 waits in all_reduce of 0.weight.grad", "rank 1 never began")),
     "message": Expected("c10d::recv_", 0, ("rank 0 waits for a message of rank 1", "which rank 1 never sent")),
     "ddp": Expected("c10d::allreduce_", 0, ("rank 0 waits in all_reduce", "rank 1 never began")),
+    "kept": Expected("c10d::allreduce_", 0, ("rank 0 waits in all_reduce of 0.weight.grad", "rank 1 never began")),
     "stopped": Expected(
         "c10d::allreduce_",
         0,

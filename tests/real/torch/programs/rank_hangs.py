@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,7 @@ SCENARIOS = {
     "early": 2,
     "message": 2,
     "stopped": 2,
+    "kept": 2,
     "ddp": 2,
 }
 _TIMEOUT = datetime.timedelta(seconds=5)
@@ -49,7 +51,8 @@ def train(rank: int, ranks: int, ways: str, path: Path) -> None:
     rows = torch.Generator().manual_seed(rank)
     if ways == "ddp":
         model = nn.parallel.DistributedDataParallel(model)
-    with ascend_dump.capture(model, path=path, steps="0-1", quiet=True):
+    settings: dict[str, Any] = {"data": "stats", "keep": 1} if ways == "kept" else {"steps": "0-1"}
+    with ascend_dump.capture(model, path=path, quiet=True, **settings):
         for step in range(2):
             loss = model(torch.randn(4, WIDTH, generator=rows)).square().mean()
             differs = ways if is_last and step == 1 else ""
@@ -58,7 +61,7 @@ def train(rank: int, ranks: int, ways: str, path: Path) -> None:
             loss.backward()
             if differs == "early":
                 return
-            if differs == "stopped":
+            if differs in ("stopped", "kept"):
                 time.sleep(60)
             if ways == "message" and step == 1:
                 if not is_last:
@@ -94,6 +97,14 @@ def run(number: int, starts: list[tuple[int, int, str, Path]]) -> None:
     os._exit(0)
 
 
+def wait_for_records(path: Path, ranks: int) -> None:
+    """Wait until all ranks have written records of the second step, and a second more for the rest of them."""
+    deadline = time.monotonic() + 40
+    while len([*path.glob("*/*/0/*/0/1/index.jsonl")]) < ranks and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+
+
 def main() -> None:
     """Start all scenarios from one process, because importing takes longer than running them."""
     torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)  # imports the rest of PyTorch
@@ -102,9 +113,10 @@ def main() -> None:
         (rank, SCENARIOS[name], name, Path(sys.argv[1], name)) for name in names for rank in range(SCENARIOS[name])
     ]
     context = mp.start_processes(run, (starts,), nprocs=len(starts), join=False, start_method="fork")
-    time.sleep(4)
+    for name in {"stopped", "kept"}.intersection(names):
+        wait_for_records(Path(sys.argv[1], name), SCENARIOS[name])
     for (_, _, name, _), process in zip(starts, context.processes):
-        if name == "stopped":
+        if name in ("stopped", "kept"):
             os.kill(process.pid, signal.SIGKILL)
         process.join()
 
