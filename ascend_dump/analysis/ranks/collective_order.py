@@ -50,7 +50,9 @@ class CollectiveOrder:
 
     def __init__(self) -> None:
         self._book = CallBook()
-        #: By rank and run: the first record of the last operator, and whether any output was recorded.
+        #: By rank and run: the first recorded step, the first record of the last operator, and whether any output was
+        #: recorded.
+        self._begun: dict[RankRun, int] = {}
         self._last: dict[RankRun, Record] = {}
         self._has_outputs: set[RankRun] = set()
         #: By rank and run: the first content of each parameter.
@@ -62,6 +64,8 @@ class CollectiveOrder:
         if first.rank is None or first.error is not None:
             return
         run = (first.rank, first.run)
+        step = -1 if first.step is None else first.step
+        self._begun[run] = min(step, self._begun.get(run, step))
         last = self._last.get(run)
         if last is None or _moment(last) <= _moment(first):
             self._last[run] = first
@@ -90,8 +94,13 @@ class CollectiveOrder:
         deviations: list[_Deviation] = []
         for (number, *_), calls in groups.items():
             last = last_of_launch[number]
-            members = next(iter(calls.values()))[0].members
-            deviations += self._deviations({rank: calls.get(rank, []) for rank in members if rank in last}, last)
+            members = [rank for rank in next(iter(calls.values()))[0].members if rank in last]
+            # With `keep=` ranks that stopped in different steps have other first steps.
+            begun = max(self._begun[rank, last[rank].run] for rank in members)
+            deviations += self._deviations(
+                {rank: [part for part in calls.get(rank, ()) if _moment(part.first)[0] >= begun] for rank in members},
+                last,
+            )
         ends = [max(parts, key=_begin) for calls in groups.values() for parts in calls.values()]
         stuck = {part.rank for part in ends if self._is_waiting(part)}
         free = [deviation for deviation in deviations if not stuck.issuperset(deviation.ranks)]
@@ -123,6 +132,9 @@ class CollectiveOrder:
                 rank: _signature(parts[index]) if index < len(parts) else None for rank, parts in sequences.items()
             }
             if len(set(signatures.values())) > 1:
+                # A call that is known to wait must be this one or a later one: earlier ones only lack their results.
+                if not any(len(parts) > index and self._is_waiting(parts[-1]) for parts in sequences.values()):
+                    return
                 ended = [rank for rank, signature in signatures.items() if signature is None]
                 if ended:
                     yield self._never_begun(sequences, ended, index, last)

@@ -167,6 +167,19 @@ class TestCollectiveOrder:
     def test_completed_calls_are_no_hang(self, tmp_path: Path) -> None:
         assert find_suspects(write_rows(tmp_path, unequal("a.grad", "b.grad"))).suspects == ()
 
+    def test_a_recording_that_ended_early_is_no_hang(self, tmp_path: Path) -> None:
+        """Rank 0 lacks the results of its last call, and all later calls, which rank 1 completed."""
+        rows = [row for row in RULES["collective-order"].passes if row.rank == 0]
+        ended = [row._replace(rank=1) for row in rows if row.op_name == "r_0"][:-1]
+        other = [Row("aten::mm", "mm_0", "output", sized(1), rank=1)]
+        assert find_suspects(write_rows(tmp_path, [*rows, *other, *ended])).suspects == ()
+
+    def test_only_steps_that_all_ranks_kept_are_compared(self, tmp_path: Path) -> None:
+        rows = [row._replace(step=1) for row in RULES["collective-order"].trips]
+        earlier = [row._replace(step=0) for row in RULES["collective-order"].trips if row.rank == 1]
+        [suspect] = find_suspects(write_rows(tmp_path, [*earlier, *rows])).suspects
+        assert "rank 0 waits in all_reduce at t.py:1 (number 2 of its kind in group 0, step 1)" in suspect.reason
+
     def test_without_outputs_nothing_is_known_to_wait(self, tmp_path: Path) -> None:
         rows = [row for row in RULES["collective-order"].trips if row.io == "input"]
         assert find_suspects(write_rows(tmp_path, rows)).suspects == ()
