@@ -25,7 +25,7 @@ from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRu
 from ascend_dump.analysis.suspects.repeated_steps import RepeatedStep, RepeatedSteps
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ReadError
-from ascend_dump.reading import Dump, Record, RunState, rank_of
+from ascend_dump.reading import Dump, Record, Run, RunState, rank_of
 from ascend_dump.steps import Steps
 
 __all__ = [
@@ -182,14 +182,17 @@ def find_suspects(
 
 def _that_wait(sightings: Iterable[tuple[Record, str]], dump: Dump, seconds: float) -> Iterator[tuple[Record, str]]:
     """Yield the sightings of calls; of a program that may still run, only those that began so many seconds ago."""
-    states: Optional[set[RunState]] = None
+    runs: Optional[list[Run]] = None
     for record, reason in sightings:
-        states = {run.state for run in dump.runs()} if states is None else states
-        is_running = not states.isdisjoint((RunState.RUNNING, RunState.UNKNOWN))
+        runs = dump.runs() if runs is None else runs
+        is_running = any(run.state in (RunState.RUNNING, RunState.UNKNOWN) for run in runs)
         if is_running and time.time() - (record.timestamp or 0) / 1e6 < seconds:
             continue
-        lost = "" if RunState.ENDED not in states else "; the last half second of a killed process may be missing"
-        yield record, reason + lost
+        if any(run.state == RunState.ENDED for run in runs):
+            reason += "; the last half second of a killed process may be missing"
+        elif any("KeyboardInterrupt" in run.reason for run in runs):
+            reason += "; the program was interrupted, maybe before that rank came to the call"
+        yield record, reason
 
 
 def _absent_ranks(book: CallBook, dump: Dump) -> tuple[set[int], set[int]]:

@@ -143,6 +143,16 @@ def test_a_running_program_has_waited_for_a_minute(
     assert all(str(words) in one.reason for one in suspects)
 
 
+def test_an_interrupted_program_may_have_been_healthy(tmp_path: Path) -> None:
+    write_rows(tmp_path, RULES["collective-order"].trips)
+    failure = "the program was interrupted (KeyboardInterrupt) inside the capture"
+    manifest = {"schema": "ascend-dump/host/1", "state": "incomplete", "failure": failure}
+    for run in tmp_path.glob("*/*"):
+        (run / "manifest.json").write_text(json.dumps(manifest))
+    [suspect] = find_suspects(ascend_dump.open(tmp_path)).suspects
+    assert suspect.reason.endswith("; the program was interrupted, maybe before that rank came to the call")
+
+
 def unequal(*names: str, completed: int = 9, ranks: int = 2) -> list[Row]:
     """Return reductions of these tensors on all ranks but the last one, and of the last name alone on that one."""
     rows = []
