@@ -31,9 +31,9 @@ maximum_signature_line_length = 100
 #: Packages whose names annotations have.
 _OTHERS = "abc|collections|concurrent|enum|typing_extensions|msgspec|np|numpy|os|pandas|pathlib|polars|re|types|typing"
 #: Classes of ours that only our own code gives to each other.
-_OURS = "ApiCall|CapturedReports|Decorated|Disk|DumpService|Ended|Finder|GeneratorState|LaunchedCapture|Layout|Limits"
-_OURS += "|MeasuredBytes|Node|NodeInfo|OfflineModel|Operator|PageContent|PageCurve|Placement|Provenance|SizeLimit"
-_OURS += "|Sources|Untyped|Watch"
+_OURS = "ApiCall|CapturedReports|CollectiveCall|Decorated|Disk|DumpService|Ended|Finder|GeneratorState|LaunchedCapture"
+_OURS += "|Layout|Limits|MeasuredBytes|Node|NodeInfo|OfflineModel|Operator|PageContent|PageCurve|Placement|Provenance"
+_OURS += "|SizeLimit|Sources|Untyped|Watch"
 nitpick_ignore_regex = [
     (r"py:.*", rf"({_OTHERS})\..*"),
     (r"py:.*", rf"ascend_dump\..*\.({_OURS}|_\w+)"),

@@ -53,6 +53,7 @@ KINDS = {
 RULES = {
     "non-finite": "an operator made NaN or Inf, or received them from outside",
     "uninitialised": "an operator read memory that was never written",
+    "collective-order": "a rank waits in a collective that another rank never began, or runs in another order",
     "disagreement": "the result of a collective operator differs between the ranks of its group, or does not follow "
     "from their inputs",
     "extra-operator": "some ranks run an operator between two operators that the other ranks run one after the other",

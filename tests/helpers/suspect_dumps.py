@@ -35,7 +35,7 @@ def _line(row: Row, seq: int) -> Line:
     line = Line(seq, row.op_type, row.op_name, row.io, row.index, TIME + seq, row.dtype, (count,), 4 * count)
     line.phase, line.module, line.storage, line.hash = row.phase, row.module, row.storage, row.hash
     line.skipped, line.requires_grad, line.parameter = row.skipped, row.requires_grad, row.parameter
-    line.source, line.placement = row.source, row.placement
+    line.source, line.placement, line.collective = row.source, row.placement, row.collective
     if row.call:
         line.call = msgspec.Raw(row.call.encode())
     if row.storage >= 0:

@@ -36,11 +36,13 @@ class RunningCollective(msgspec.Struct, eq=False):
 
     work      its `Work`; None for a functional collective
     conclude  called with True if the outputs are complete, else with False
+    failed    True if the last call of `Work.wait` raised an exception, such as that of a timeout, or returned False
     """
 
     outputs: list[torch.Tensor]
     work: Any
     conclude: Callable[[bool], None]
+    failed: bool = False
 
 
 class Collectives:
@@ -69,7 +71,7 @@ class Collectives:
             for storage in storages_of(tensor):
                 for operation in list(self._writing.get(storage._cdata, ())):
                     if _overlaps(operation, tensor, storage):
-                        self._end(operation, complete=True)
+                        self._end(operation, complete=not operation.failed)
 
     def waits(self, work: Any) -> None:
         """Call before `work.wait()`. Some collectives run operators inside this call that write their outputs."""
@@ -78,16 +80,19 @@ class Collectives:
     def waited(self, work: Any, complete: bool) -> None:
         """Call after `work.wait()` has returned or raised. complete: True to record the collective as complete."""
         self._waits = max(self._waits - 1, 0)
-        if not complete:
-            return
         for operation in list(self.running):
             if operation.work is work:
-                self._end(operation, complete=True)
+                operation.failed = not complete
+                if complete:
+                    self._end(operation, complete=True)
 
     def end_step(self) -> None:
         """Record the remaining collectives, each as complete or as incomplete."""
         for operation in list(self.running):
-            self._end(operation, complete=operation.work is not None and bool(operation.work.is_completed()))
+            is_complete = operation.work is not None and bool(operation.work.is_completed())
+            # A failed collective counts as completed.
+            has_failed = operation.failed or (is_complete and _has_failed(operation.work))
+            self._end(operation, complete=is_complete and not has_failed)
 
     def forget(self) -> None:
         self._waits = 0
@@ -103,6 +108,20 @@ class Collectives:
             if not self._writing[key]:
                 del self._writing[key]
         operation.conclude(complete)
+
+
+def _has_failed(work: Any) -> bool:
+    """Return True if a completed `Work` has an exception, such as that of a timeout, and its backend reports it."""
+    try:
+        future = work.get_future()
+    except Exception:  # backends without futures
+        return False
+    try:
+        if future.done():
+            future.value()
+    except Exception:
+        return True
+    return False
 
 
 def _storages(operation: RunningCollective) -> set[int]:

@@ -4,6 +4,7 @@ Collectives and placements are read from the dump format (`ascend_dump.dump_form
 """
 
 from ascend_dump.analysis.ranks.collective_calls import CallBook, CallPart
+from ascend_dump.analysis.ranks.collective_order import CollectiveOrder
 from ascend_dump.analysis.ranks.collective_results import RankFinding, check_call
 from ascend_dump.analysis.ranks.extra_operators import ExtraOperators
 from ascend_dump.analysis.ranks.gradient_factors import GradientFactors
@@ -20,6 +21,7 @@ __all__ = [
     "CallBook",
     "CallPart",
     "Clock",
+    "CollectiveOrder",
     "ExtraOperators",
     "GradientFactors",
     "IndexComparison",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 from ascend_dump.analysis.numerics.float_types import FloatKind, float_kind
 from ascend_dump.analysis.numerics.measure import measure
 from ascend_dump.analysis.ranks.collective_calls import CallPart
+from ascend_dump.analysis.ranks.uneven_exchanges import other_room, received_rows, sent_rows
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
@@ -141,9 +142,13 @@ def _recomputed(kind: str, parts: dict[int, CallPart], members: tuple[int, ...])
     for rank, part in parts.items():
         if not part.outputs or (kind == "gather" and rank != root):
             continue
-        splits = {member: _splits(parts[member]) for member in senders} if kind == "all_to_all" else {}
+        splits = {member: sent_rows(parts[member]) for member in senders} if kind == "all_to_all" else {}
         if any(splits.values()) and len(part.outputs) == 1:
-            expected = _split_unevenly(inputs, splits, members, rank)
+            reason = other_room(part, splits)
+            if reason is not None:
+                findings.append(RankFinding(part.outputs[0], reason))
+                continue
+            expected = [_Expected.of(received_rows(inputs, splits, members, rank))]
         else:
             expected = _moved(kind, inputs, members, rank, root, len(part.outputs))
         for record, right in zip(part.outputs, expected):
@@ -250,31 +255,6 @@ def _moved(
             chunks = {member: np.split(inputs[member][0].reshape(-1), size)[position] for member in members}
             return [_Expected.of(chunks)]
     raise NotSupported(f"{kind} of these tensors is not recomputed")
-
-
-def _splits(part: CallPart) -> Sequence[int]:
-    """Return the number of rows that a rank sends to each member; empty if it is not recorded, or the same for all."""
-    arguments = part.first.arguments
-    sizes = () if arguments is None else arguments.values.get("input_split_sizes", ())
-    if not isinstance(sizes, (list, tuple)):
-        raise NotSupported(f"the dump has only the beginning of its input_split_sizes: {sizes}")
-    return sizes
-
-
-def _split_unevenly(
-    inputs: dict[int, list[np.ndarray]], splits: dict[int, Sequence[int]], members: tuple[int, ...], rank: int
-) -> list[_Expected]:
-    """Return the correct output of a rank in an all_to_all of one tensor, which is split into unequal parts."""
-    position = members.index(rank)
-    chunks = {}
-    for member in members:
-        [array], rows = inputs[member], splits[member]
-        if not rows and len(array) % len(members) == 0:
-            rows = [len(array) // len(members)] * len(members)
-        if len(rows) != len(members) or sum(rows) != len(array):
-            raise NotSupported(f"the parts that rank {member} sends have {sum(rows)} rows of {len(array)}")
-        chunks[member] = array[sum(rows[:position]) : sum(rows[: position + 1])]
-    return [_Expected.of(chunks)]
 
 
 def _reduced(kind: str, parts: dict[int, CallPart], members: tuple[int, ...]) -> list[RankFinding]:

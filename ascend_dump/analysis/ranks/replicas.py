@@ -16,6 +16,7 @@ from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import launches
 from ascend_dump.analysis.ranks.parameter_updates import ParameterUpdates
+from ascend_dump.analysis.ranks.sequence_norms import SequenceNorms
 from ascend_dump.analysis.ranks.synchronised_gradients import SynchronisedGradients, is_constant
 from ascend_dump.dump_format import Placement
 from ascend_dump.errors import AscendDumpError
@@ -44,6 +45,7 @@ class Replicas:
         #: By run, tensor and part, and then by rank.
         self._copies: dict[tuple[Any, ...], dict[int, _Copy]] = {}
         self._gradients = SynchronisedGradients()
+        self._norms = SequenceNorms()
         self._updates = ParameterUpdates()
         self._exchanges = False
         #: Number of calls outside of modules so far, by rank, step, operator, source line, parameters and shapes.
@@ -52,6 +54,7 @@ class Replicas:
     def look_at(self, members: Sequence[Record]) -> None:
         """Add the records of one run of an operator."""
         call: Optional[Hashable] = None
+        self._norms.look_at(members)
         for record in members:
             if record.error is None and record.rank is not None and record.io in ("input", "output"):
                 attrs = record.attrs
@@ -167,6 +170,10 @@ class Replicas:
         parameter = self._gradients.parameter_of(first)
         if parameter is not None:
             runs = [(rank, copy.record.run) for rank, copy in copies.items()]
+            for ranks in self._norms.groups_of(runs, parameter):
+                alike = {rank: copies[rank] for rank in ranks}
+                if len({copy.content for copy in alike.values()}) > 1:
+                    return alike, f"although it normalises rows of one tensor there; {parameter}.grad is not reduced"
             synchronised = {rank for rank, _ in self._gradients.ranks_of(parameter, first.step, runs)}
             if synchronised:
                 together = {rank: copy for rank, copy in copies.items() if rank in synchronised}

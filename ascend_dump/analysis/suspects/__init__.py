@@ -7,6 +7,7 @@ for suspect in report.suspects:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any, Callable, NamedTuple, Optional
@@ -24,7 +25,7 @@ from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRu
 from ascend_dump.analysis.suspects.repeated_steps import RepeatedStep, RepeatedSteps
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ReadError
-from ascend_dump.reading import Dump, Record, rank_of
+from ascend_dump.reading import Dump, Record, Run, RunState, rank_of
 from ascend_dump.steps import Steps
 
 __all__ = [
@@ -59,6 +60,7 @@ RULES: dict[str, SuspectRule] = {
     for rule in (
         _NON_FINITE,
         _values.UNINITIALISED_READ,
+        _ranks.COLLECTIVE_ORDER,
         _ranks.DISAGREEMENT,
         _ranks.EXTRA_OPERATOR,
         _ranks.REPLICAS,
@@ -79,6 +81,7 @@ _TIERS = (
     {
         "non-finite",
         "uninitialised",
+        "collective-order",
         "disagreement",
         "extra-operator",
         "replicas",
@@ -164,7 +167,10 @@ def find_suspects(
 
     report = find_overflows(dump, watch=watch, beside=look_at, executor=executor)
     for rule, finder in finders:
-        note(rule.name, finder.end())
+        sightings = finder.end()
+        if rule is _ranks.COLLECTIVE_ORDER:
+            sightings = _that_wait(sightings, dump, rule.threshold)
+        note(rule.name, sightings)
     note(_NON_FINITE.name, ((overflow.record, _overflow_text(overflow)) for overflow in report.overflows))
     suspects = {key: suspects_by_key[key] for key in sorted(suspects_by_key, key=order.__getitem__)}
     book.end()
@@ -174,6 +180,21 @@ def find_suspects(
     reasons = (*report.reasons, *_unchecked("the dump has no records of {ranks}", missing, book))
     notes = tuple(_unchecked("the capture was asked to leave out {ranks}", left_out, book))
     return SuspectReport(tuple(ranked), report.operators, reasons, report.errors, notes, tuple(repeated.found))
+
+
+def _that_wait(sightings: Iterable[tuple[Record, str]], dump: Dump, seconds: float) -> Iterator[tuple[Record, str]]:
+    """Yield the sightings of calls; of a program that may still run, only those that began so many seconds ago."""
+    runs: Optional[list[Run]] = None
+    for record, reason in sightings:
+        runs = dump.runs() if runs is None else runs
+        is_running = any(run.state in (RunState.RUNNING, RunState.UNKNOWN) for run in runs)
+        if is_running and time.time() - (record.timestamp or 0) / 1e6 < seconds:
+            continue
+        if any(run.state == RunState.ENDED for run in runs):
+            reason += "; the last half second of a killed process may be missing"
+        elif any("KeyboardInterrupt" in run.reason for run in runs):
+            reason += "; the program was interrupted, maybe before that rank came to the call"
+        yield record, reason
 
 
 def _absent_ranks(book: CallBook, dump: Dump) -> tuple[set[int], set[int]]:

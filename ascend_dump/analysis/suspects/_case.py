@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from ascend_dump.dump_format import Placement
+from ascend_dump.dump_format import CollectiveCall, Placement
 from ascend_dump.statistics import Statistics
 
 __all__ = ["Row", "values"]
@@ -31,6 +31,7 @@ class Row(NamedTuple):
     source: str = ""
     call: str = ""  # the arguments of the operator as JSON, see `ascend_dump.dump_format.read_call`
     placement: Optional[Placement] = None
+    collective: Optional[CollectiveCall] = None
 
 
 def values(

@@ -9,6 +9,7 @@ from typing import Any
 
 from ascend_dump.analysis.ranks import (
     CallBook,
+    CollectiveOrder,
     ExtraOperators,
     GradientFactors,
     Replicas,
@@ -18,10 +19,18 @@ from ascend_dump.analysis.ranks import (
 )
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule
-from ascend_dump.dump_format import Placement
+from ascend_dump.dump_format import CollectiveCall, Placement
 from ascend_dump.reading import Record
 
-__all__ = ["BETWEEN_RANKS", "DISAGREEMENT", "EXTRA_OPERATOR", "GRADIENT_FACTOR", "REPLICAS", "SHARD_UPDATE"]
+__all__ = [
+    "BETWEEN_RANKS",
+    "COLLECTIVE_ORDER",
+    "DISAGREEMENT",
+    "EXTRA_OPERATOR",
+    "GRADIENT_FACTOR",
+    "REPLICAS",
+    "SHARD_UPDATE",
+]
 
 #: Parts of the names of collectives with equal results on every rank of their group.
 _SAME = ("allreduce", "all_reduce", "allgather", "all_gather", "broadcast")
@@ -77,6 +86,19 @@ class _DisagreementFinder(Finder):
                     undecided = "two ranks cannot tell which one is wrong: " if len(ranks) == 2 else ""
                     yield record, undecided + reason
                     break
+
+
+class _CollectiveOrderFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._order = CollectiveOrder()
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        self._order.look_at(run.records)
+        return iter(())
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._order.findings()
 
 
 class _ReplicasFinder(Finder):
@@ -158,6 +180,28 @@ DISAGREEMENT = SuspectRule(
     _DisagreementFinder,
     trips=_on_ranks(1),
     passes=_on_ranks(2),
+)
+
+
+def _reductions(completed: int) -> tuple[Row, ...]:
+    """Return three reductions on two ranks; the second rank lacks the last one, and the first completes so many."""
+    return tuple(
+        Row("c10d::allreduce_", f"r_{number}", io, values(1), rank=rank, source="t.py:1",
+            collective=CollectiveCall("all_reduce", "0", "0-1", number))
+        for rank, count in ((0, 3), (1, 2))
+        for number in range(count)
+        for io in ("input", "output")
+        if io == "input" or number < completed
+    )  # fmt: skip
+
+
+COLLECTIVE_ORDER = SuspectRule(
+    "collective-order",
+    60,
+    "seconds for which a rank of a running program waits",
+    _CollectiveOrderFinder,
+    trips=_reductions(2),
+    passes=_reductions(3),
 )
 REPLICAS = SuspectRule(
     "replicas",

@@ -139,7 +139,11 @@ def command_of(name: str) -> str:
     return next(line for line in lines if line.startswith("ASCEND_DUMP=") and line.endswith(" train.py"))
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name != "ray"])
+#: Those without such a command, or whose program test_launchers.py runs on several ranks.
+RUN_ELSEWHERE = ("ray", "trainer")
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in RUN_ELSEWHERE])
 def test_the_command_of_the_page_captures_the_plain_program(name: str, directory: Path) -> None:
     (directory / "train.py").write_text(program_of(name))
     run_shell(command_of(name))

@@ -9,6 +9,7 @@ import pytest
 from processes import PROGRAMS, run_python
 
 import ascend_dump
+from ascend_dump.analysis.ranks import compare_indexes
 
 
 class Expected(NamedTuple):
@@ -23,10 +24,13 @@ FAULTS = {
     "data.scaled": Expected("extra-operator", "aten::mul", "between aten::addmm and aten::relu"),
     "data.gradient": Expected("extra-operator", "aten::mul_", "between aten::mm and c10d::allreduce_"),
     "data.undivided": Expected("gradient-factor", "aten::add_", "the gradient of up.bias lacks the division by 2"),
+    "data.bit": Expected("replicas", "aten::t", "up/t_0.input.0 of rank 1 differs from that of rank 0"),
     "data.parameter": Expected("extra-operator", "aten::add_", "and the value of up.weight"),
     "shards.rate": Expected("shard-update", "aten::mul_", "on rank 1 than on rank 0: other is 0.998, not 0.999"),
     "shards.norm": Expected("shard-update", "aten::mul_", "updates the parts of one tensor by other numbers"),
     "tensor.norm": Expected("replicas", "aten::add_", "although the gradient of start is reduced over these ranks"),
+    "sequence.norm": Expected("replicas", "aten::add_", "rows of one tensor there; 1.norm.weight.grad is not reduced"),
+    "experts.room": Expected("disagreement", "c10d::alltoall_base_", "of rank 1 has room for "),
     "experts.routing": Expected("extra-operator", "aten::add", "between aten::argmax and aten::sort"),
 }
 HEALTHY = (
@@ -35,10 +39,12 @@ HEALTHY = (
     "data.clipped",
     "data.logged",
     "data.averaged",
+    "data.same bits",
     "experts",
     "experts.idle",
     "shards",
     "tensor",
+    "sequence",
 )
 
 
@@ -60,7 +66,18 @@ def test_a_healthy_run_has_no_suspects(name: str, dumps: Path) -> None:
 def test_a_fault_is_named(name: str, dumps: Path) -> None:
     expected = FAULTS[name]
     first = ascend_dump.triage(dumps / name).suspects[0]
-    assert (first.rule, first.op_type, first.step) == (expected.rule, expected.op_type, 0)
+    assert (first.rule, first.op_type, first.step) == (expected.rule, expected.op_type, int(name == "data.bit"))
     assert first.rank == (0 if name == "data.undivided" else 1), "on all ranks alike, the first one is named"
     assert expected.words in first.reason
     assert Path(str(first.source)).parent == PROGRAMS, "a line of the program, not of PyTorch"
+
+
+def test_one_flipped_bit_is_noise_for_a_comparison_and_the_indexes_name_its_line(dumps: Path) -> None:
+    flipped, reference = dumps / "data.bit", dumps / "data.same bits"
+    compared = ascend_dump.compare(flipped, reference)
+    assert (compared.verdict, compared.origins) == ("noise", ())
+    found = compare_indexes(flipped, reference)
+    assert found.verdict == "different"
+    first = found.origins[0]
+    assert (first.op_name, first.ranks, first.step, first.io) == ("up/t_0", (1,), 1, "input")
+    assert Path(str(first.source).rpartition(":")[0]).name == "rank_rules.py"

@@ -193,9 +193,12 @@ def test_a_sum_beyond_its_type_is_inf(tmp_path: Path) -> None:
     assert findings(write(tmp_path / "d", calls("all_reduce", 2, reduce="sum"), [[one] for one in given_], got)) == []
 
 
-def exchanged(root: Path, outputs: list[np.ndarray]) -> Path:
-    """An all_to_all_single of two ranks: rank 0 keeps one row and sends five, rank 1 sends four and keeps two."""
-    splits, received = ([1, 5], [4, 2]), ([1, 4], [5, 2])
+def exchanged(root: Path, outputs: list[np.ndarray], room: int = 5) -> Path:
+    """An all_to_all_single of two ranks: rank 0 keeps one row and sends five, rank 1 sends four and keeps two.
+
+    room: the number of rows that rank 1 expects of rank 0
+    """
+    splits, received = ([1, 5], [4, 2]), ([1, 4], [room, 2])
     for rank, output in enumerate(outputs):
         folder = root / f"worldsize2_global_rank{rank}" / f"2026010101010{rank}" / "0" / "Model" / "0"
         folder.mkdir(parents=True)
@@ -216,6 +219,10 @@ def test_an_exchange_of_unequal_parts_is_recomputed(tmp_path: Path) -> None:
     sent = [np.arange(24.0).reshape(6, 4) + 100 * rank for rank in range(2)]
     right = [np.concatenate([sent[0][:1], sent[1][:4]]), np.concatenate([sent[0][1:], sent[1][4:]])]
     assert findings(exchanged(tmp_path / "right", right)) == []
+    larger = np.concatenate([sent[0][1:], np.zeros((1, 4)), sent[1][4:]])
+    [(rank, reason)] = findings(exchanged(tmp_path / "room", [right[0], larger], room=6))
+    assert rank == 1
+    assert "of rank 1 has room for 6 rows of rank 0, which sends 5" in reason
     wrong = right[0].copy()
     wrong[1, 2] = 7
     [(rank, reason)] = findings(exchanged(tmp_path / "wrong", [wrong, right[1]]))

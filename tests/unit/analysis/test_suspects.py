@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
 import pytest
 from suspect_dumps import write_rows
@@ -13,6 +16,7 @@ from suspect_dumps import write_rows
 import ascend_dump
 from ascend_dump.analysis.suspects import RULES, Row, find_suspects
 from ascend_dump.cli.shared.help_texts import topics
+from ascend_dump.dump_format import CollectiveCall
 from ascend_dump.statistics import Statistics
 
 
@@ -120,6 +124,108 @@ def test_what_a_rank_was_brought_comes_behind_what_another_one_made(tmp_path: Pa
     ]
     suspects = find_suspects(write_rows(tmp_path, rows)).suspects
     assert [(one.op_name, one.rank) for one in suspects] == [("log_0", 1), ("0/allreduce__0", 0)]
+
+
+@pytest.mark.parametrize(("seconds", "pid", "words"), [(30, "own", None), (90, "own", ""), (30, 2**30, "half second")])
+def test_a_running_program_has_waited_for_a_minute(
+    tmp_path: Path, seconds: int, pid: Union[int, str], words: Optional[str]
+) -> None:
+    write_rows(tmp_path, RULES["collective-order"].trips)
+    begun = int((time.time() - seconds) * 1e6)
+    manifest = {"schema": "ascend-dump/host/1", "state": "running", "host": socket.gethostname()}
+    for index in tmp_path.rglob("index.jsonl"):
+        lines = [{**json.loads(line), "time": begun} for line in index.read_text().splitlines()]
+        index.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        run = index.parents[3]
+        (run / "manifest.json").write_text(json.dumps({**manifest, "pid": os.getpid() if pid == "own" else pid}))
+    suspects = find_suspects(ascend_dump.open(tmp_path)).suspects
+    assert [one.rule for one in suspects] == ([] if words is None else ["collective-order"])
+    assert all(str(words) in one.reason for one in suspects)
+
+
+def test_an_interrupted_program_may_have_been_healthy(tmp_path: Path) -> None:
+    write_rows(tmp_path, RULES["collective-order"].trips)
+    failure = "the program was interrupted (KeyboardInterrupt) inside the capture"
+    manifest = {"schema": "ascend-dump/host/1", "state": "incomplete", "failure": failure}
+    for run in tmp_path.glob("*/*"):
+        (run / "manifest.json").write_text(json.dumps(manifest))
+    [suspect] = find_suspects(ascend_dump.open(tmp_path)).suspects
+    assert suspect.reason.endswith("; the program was interrupted, maybe before that rank came to the call")
+
+
+def unequal(*names: str, completed: int = 9, ranks: int = 2) -> list[Row]:
+    """Return reductions of these tensors on all ranks but the last one, and of the last name alone on that one."""
+    rows = []
+    for rank in range(ranks):
+        of_rank = names if rank < ranks - 1 else names[-1:]
+        for number, name in enumerate(of_rank):
+            call = CollectiveCall("all_reduce", "0", f"0-{ranks - 1}", number)
+            row = Row("c10d::allreduce_", f"r_{number}", "input", sized(1), rank=rank, parameter=name, collective=call)
+            rows += [row] if number >= completed else [row, row._replace(io="output")]
+    return rows
+
+
+class TestCollectiveOrder:
+    def test_a_rank_that_skips_a_call_runs_the_next_one_in_its_place(self, tmp_path: Path) -> None:
+        rows = unequal("a.grad", "b.grad", completed=1, ranks=3)
+        [suspect] = find_suspects(write_rows(tmp_path, rows)).suspects
+        assert (suspect.rule, suspect.rank) == ("collective-order", 2)
+        assert "rank 2 never began all_reduce of a.grad" in suspect.reason
+        assert "and ran all_reduce of b.grad" in suspect.reason
+        assert "ranks 0-1 waited at the end in all_reduce of b.grad" in suspect.reason
+
+    def test_completed_calls_are_no_hang(self, tmp_path: Path) -> None:
+        assert find_suspects(write_rows(tmp_path, unequal("a.grad", "b.grad"))).suspects == ()
+
+    def test_a_recording_that_ended_early_is_no_hang(self, tmp_path: Path) -> None:
+        """Rank 0 lacks the results of its last call, and all later calls, which rank 1 completed."""
+        rows = [row for row in RULES["collective-order"].passes if row.rank == 0]
+        ended = [row._replace(rank=1) for row in rows if row.op_name == "r_0"][:-1]
+        other = [Row("aten::mm", "mm_0", "output", sized(1), rank=1)]
+        assert find_suspects(write_rows(tmp_path, [*rows, *other, *ended])).suspects == ()
+
+    def test_only_steps_that_all_ranks_kept_are_compared(self, tmp_path: Path) -> None:
+        rows = [row._replace(step=1) for row in RULES["collective-order"].trips]
+        earlier = [row._replace(step=0) for row in RULES["collective-order"].trips if row.rank == 1]
+        [suspect] = find_suspects(write_rows(tmp_path, [*earlier, *rows])).suspects
+        assert "rank 0 waits in all_reduce at t.py:1 (number 2 of its kind in group 0, step 1)" in suspect.reason
+
+    def test_without_outputs_nothing_is_known_to_wait(self, tmp_path: Path) -> None:
+        rows = [row for row in RULES["collective-order"].trips if row.io == "input"]
+        assert find_suspects(write_rows(tmp_path, rows)).suspects == ()
+
+    @pytest.mark.parametrize(("hashes", "rules"), [("aa", ["collective-order"]), ("ab", [])])
+    def test_gradients_of_one_parameter_are_added_up_in_one_order(
+        self, tmp_path: Path, hashes: str, rules: list[str]
+    ) -> None:
+        """Experts that each rank numbers in its own way are other parameters: their values differ from the start."""
+        rows = []
+        for rank, content in enumerate(hashes):
+            for name in "xy":
+                row = Row("aten::t", f"{name}/t_0", "input", sized(1), rank=rank, parameter=name, hash=content + name)
+                rows.append(row)
+            for number, name in enumerate("xy" if rank == 0 else "yx"):
+                call = CollectiveCall("all_reduce", "0", "0-1", number)
+                row = Row("c10d::allreduce_", f"r_{number}", "input", sized(1), rank=rank, parameter=f"{name}.grad")
+                rows += [row._replace(collective=call), row._replace(collective=call, io="output")]
+        suspects = find_suspects(write_rows(tmp_path, rows)).suspects
+        assert [one.rule for one in suspects] == rules
+        assert all("rank 1 runs all_reduce of y.grad" in one.reason for one in suspects)
+        assert all(one.reason.endswith("in another order") for one in suspects)
+
+    def test_ranks_that_wait_for_a_waiting_rank_are_no_cause(self, tmp_path: Path) -> None:
+        """Ranks 0 and 1 wait for rank 2, which waits for rank 3 in another group."""
+        calls = {
+            0: [CollectiveCall("all_reduce", "a", "0-2")],
+            1: [CollectiveCall("all_reduce", "a", "0-2")],
+            2: [CollectiveCall("all_reduce", "b", "2-3")],
+        }
+        rows = [Row("aten::mm", "mm_0", "output", sized(1), rank=rank) for rank in range(4)]
+        for rank, of_rank in calls.items():
+            rows += [Row("c10d::allreduce_", "r_0", "input", sized(1), rank=rank, collective=call) for call in of_rank]
+        [suspect] = find_suspects(write_rows(tmp_path, rows)).suspects
+        assert "rank 2 waits in all_reduce at r_0 (number 0 of its kind in group b, step 0)" in suspect.reason
+        assert "which rank 3 never began: the last operator of rank 3 is aten::mm at mm_0" in suspect.reason
 
 
 def test_two_ranks_prepare_a_collective_with_parts_of_their_own(tmp_path: Path) -> None:

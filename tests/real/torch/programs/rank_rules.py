@@ -43,7 +43,9 @@ class Padded(nn.Module):
 
 
 def data(ways: str, path: Path) -> None:
-    """Healthy: "padding" (a mask on one rank), "clipped" (each rank clips its own gradients), "logged", "averaged"."""
+    """Healthy: "padding" (a mask on one rank), "clipped" (each rank clips its own gradients), "logged", "averaged",
+    "same bits" (beside "bit", which flips one bit on the second rank).
+    """
     model = Padded(ways)
     rows = torch.Generator().manual_seed(dist.get_rank())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -73,12 +75,15 @@ def data(ways: str, path: Path) -> None:
             if ways == "averaged" and is_second:
                 for average, parameter in zip(mean, model.parameters()):
                     average.mul_(0.9).add_(parameter.detach(), alpha=0.1)
+            if ways in ("bit", "same bits"):
+                # Numpy writes to the memory, so no operator is recorded. The lowest bit of the mantissa changes.
+                model.up.weight.detach().numpy().reshape(-1)[3:4].view("i4")[:] ^= ways == "bit" and is_second
             if ways == "parameter" and is_second:
                 model.up.weight.data.view(-1)[3] += 0.5
 
 
 class Experts(nn.Module):
-    """One expert on each rank. Rank 1 sends tokens to the wrong one if `ways` is "routing"."""
+    """One expert on each rank. Rank 1 sends tokens to the wrong one ("routing"), or expects one too many ("room")."""
 
     def __init__(self, ways: str) -> None:
         super().__init__()
@@ -95,9 +100,13 @@ class Experts(nn.Module):
         received = torch.empty_like(counts)
         dist.all_to_all_single(received, counts)
         sent, got = counts.tolist(), received.tolist()
+        if self.ways == "room" and dist.get_rank() == 1:
+            got[0] += 1
         tokens = all_to_all_single(x.new_empty(sum(got), WIDTH), x[order], got, sent)
         if len(tokens):
             tokens = self.expert(tokens)
+            got[0] -= self.ways == "room" and dist.get_rank() == 1
+            tokens = tokens[: sum(got)]
         results = all_to_all_single(x.new_empty(sum(sent), WIDTH), tokens, sent, got)
         return torch.zeros_like(results).index_copy(0, order, results) * weights.gather(1, expert[:, None])
 
@@ -187,7 +196,69 @@ def tensor(ways: str, path: Path) -> None:
             optimizer.zero_grad(set_to_none=False)
 
 
-SCENARIOS = {"data": data, "experts": experts, "shards": shards, "tensor": tensor}
+class JoinedRows(torch.autograd.Function):
+    """The rows of all ranks; its gradient is the sum over ranks, of which each rank gets its rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        whole = x.new_empty(RANKS * x.shape[0], x.shape[1])
+        dist.all_gather_into_tensor(whole, x.contiguous())
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        part = gradient.new_empty(gradient.shape[0] // RANKS, gradient.shape[1])
+        dist.reduce_scatter_tensor(part, gradient.contiguous())
+        return part
+
+
+class SummedRows(torch.autograd.Function):
+    """The sum over ranks, of which each rank gets its rows; its gradient is that of all rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        part = x.new_empty(x.shape[0] // RANKS, x.shape[1])
+        dist.reduce_scatter_tensor(part, x.contiguous())
+        return part
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        whole = gradient.new_empty(RANKS * gradient.shape[0], gradient.shape[1])
+        dist.all_gather_into_tensor(whole, gradient.contiguous())
+        return whole
+
+
+class RowBlock(nn.Module):
+    """A norm of some rows, and two linear layers of all rows, of which each rank has one half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+        nn.init.zeros_(self.up.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.up(JoinedRows.apply(self.norm(x)))
+        return x + SummedRows.apply(self.down(inner.relu()))
+
+
+def sequence(ways: str, path: Path) -> None:
+    """Sequence parallelism. "norm": gradients of norms are not reduced."""
+    model = nn.Sequential(RowBlock(), RowBlock())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = torch.Generator().manual_seed(dist.get_rank())
+    with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
+        for _ in range(STEPS):
+            x = torch.randn(4, WIDTH, generator=rows)
+            (model(x) - x).square().mean().backward()
+            for name, parameter in model.named_parameters():
+                if "norm" in name and ways != "norm":
+                    dist.all_reduce(parameter.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+SCENARIOS = {"data": data, "experts": experts, "shards": shards, "tensor": tensor, "sequence": sequence}
 
 
 def run(name: str, directory: Path) -> None:
