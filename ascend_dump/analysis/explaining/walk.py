@@ -287,7 +287,10 @@ class Divergence:
         record = next(operators.match.reference.records, None)
         if record is not None:
             causes = operators.causes if any(pair.differs for pair in pairs) else NO_ORIGINS
-            self._state.modules.end(record, causes)
+            outputs = [pair.verdict for pair in pairs if pair.record.io == "output"]
+            agrees = bool(outputs) and all(verdict in ("equal", "noise") for verdict in outputs)
+            for draft in self._state.drafts.of(self._state.modules.end(record, causes, agrees=agrees)):
+                draft.settled = True
 
     def _broken_pairs(self, match: Match) -> Iterator[Pair]:
         """Yield pairs of the unreadable records, each once in a step: an operator may be in several matches."""

@@ -50,6 +50,10 @@ class ModuleCalls:
             return _NONE
         return frozenset(self._origins or (number for _, number in self._alone))
 
+    def known(self, record: Record) -> frozenset[int]:
+        """Return the origins of earlier wrong calls, which explain a wrong input better than calls of one side do."""
+        return frozenset(self._origins) if is_of_module(record) else _NONE
+
     def of_output(self, record: Record) -> frozenset[int]:
         """Return the possible origins of a wrong output, besides those of the inputs of its module."""
         if not is_of_module(record):
@@ -67,15 +71,22 @@ class ModuleCalls:
         if is_of_module(record):
             self._alone.append((record.module or "", number))
 
-    def end(self, record: Record, origins: Collection[int]) -> None:
-        """Add a module call that ended, with the origins of its wrong values. record: a record of the call."""
+    def end(self, record: Record, origins: Collection[int], *, agrees: bool = False) -> frozenset[int]:
+        """Add a module call that ended, with the origins of its wrong values. Return the origins that end inside it.
+
+        record  a record of the call
+        agrees  all outputs agree, so that what differs inside the module ends there
+        """
         if not is_of_module(record):
-            return
+            return _NONE
         self._enter(record)
         backward, module = _is_backward(record), record.module or ""
         inside = self._inside.setdefault(backward, [])
         of_call = _NONE.union(origins, *(causes for name, causes in inside if _is_inside(name, record)))
         inside[:] = (call for call in inside if not _is_inside(call[0], record))
+        ended = of_call.difference(origins, *(causes for _, causes in inside)) if agrees and module else _NONE
+        self._forget(ended)
+        of_call -= ended
         if of_call:
             inside.append((module, of_call))
         if origins:
@@ -84,6 +95,12 @@ class ModuleCalls:
             self._of_module[module] = frozenset(origins)
             if backward:
                 self._of_gradients.update(origins)
+        return ended
+
+    def _forget(self, ended: frozenset[int]) -> None:
+        """Remove origins whose differences ended inside a module."""
+        for numbers in (self._origins, self._of_step, self._of_gradients):
+            numbers.difference_update(ended)
 
     def _enter(self, record: Record) -> None:
         step = record.run, record.step
