@@ -63,6 +63,8 @@ class Draft:
         self.changes_values = False
         #: True if tensors computed from it are equal again.
         self.settled = False
+        #: True if the output of its operator, or of a module around it, agrees.
+        self.ends_in_module = False
         #: False if its differences end before any result of the program; None if that is not known.
         self.reaches_results: Optional[bool] = None
         self.first_seen = first_seen
@@ -104,7 +106,7 @@ class Draft:
 
     @property
     def is_reported(self) -> bool:
-        if self.reaches_results is False:
+        if self.reaches_results is False or (self.ends_in_module and not self.explains):
             return False
         if self.changes_values or self.is_certain:
             return True

@@ -175,7 +175,7 @@ class Divergence:
                     makers = [MadeInside(entered, operator, record) for operator, record in made]
                     border, _ = state.judge_border(makers, a, b, difference, pair)
                     pair = border.pair
-                    if border.causes and not state.has_parts:
+                    if border.causes and not state.has_parts and not state.modules.known(b):
                         entered.result_differs = True
                         state.leave(border)
                         state.remember(pair, difference.contents, border.causes)
@@ -286,11 +286,18 @@ class Divergence:
     def _end_module(self, operators: OperatorPair, pairs: Sequence[Pair]) -> None:
         record = next(operators.match.reference.records, None)
         if record is not None:
-            causes = operators.causes if any(pair.differs for pair in pairs) else NO_ORIGINS
+            state = self._state
+            causes = frozenset(operators.causes) if any(pair.differs for pair in pairs) else NO_ORIGINS
             outputs = [pair.verdict for pair in pairs if pair.record.io == "output"]
             agrees = bool(outputs) and all(verdict in ("equal", "noise") for verdict in outputs)
-            for draft in self._state.drafts.of(self._state.modules.end(record, causes, agrees=agrees)):
-                draft.settled = True
+            ended = {
+                number
+                for number in (causes if agrees else ())
+                if state.drafts[number].reshaped and state.drafts[number].pair.record.op_name == record.op_name
+            }
+            ended |= state.modules.end(record, causes - ended, agrees=agrees)
+            for draft in state.drafts.of(ended):
+                draft.settled = draft.ends_in_module = True
 
     def _broken_pairs(self, match: Match) -> Iterator[Pair]:
         """Yield pairs of the unreadable records, each once in a step: an operator may be in several matches."""

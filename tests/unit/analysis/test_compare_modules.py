@@ -201,6 +201,42 @@ def test_calls_of_another_shape_end_inside_a_module_whose_output_agrees(tmp_path
     assert places(found.origins) == [("unknown", "blocks.1.up/forward_0", 0)]
 
 
+def test_what_a_module_drops_is_no_origin(tmp_path: Path) -> None:
+    class Dropping(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(16, 16)
+
+        def forward(self, x: Any) -> Any:
+            return functional.gelu(x) + 0 * self.inner(x)
+
+    def dropping(network: Any) -> None:
+        network.blocks[1].between = Dropping()
+
+    def changed(network: Any) -> None:
+        dropping(network)
+        network.blocks[1].between.inner.weight.mul_(1.1)
+
+    sides = dump(tmp_path / "actual", changed, steps=1), dump(tmp_path / "reference", dropping, steps=1)
+    found = ascend_dump.compare(*sides)
+    assert (found.verdict, found.origins) == ("different", ())
+
+
+def test_a_change_that_agrees_in_one_layer_does_not_explain_a_difference_in_another(tmp_path: Path) -> None:
+    def with_layers(network: Any) -> None:
+        for block in network.blocks[:2]:
+            block.between = Packed()
+
+    def packed(network: Any) -> None:
+        with_layers(network)
+        for block in network.blocks[:2]:
+            block.between.packed = True
+        network.blocks[1].after = functional.silu
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", packed), dump(tmp_path / "reference", with_layers))
+    assert places(found.origins) == [("unknown", "blocks.1/forward_0", 0)]
+
+
 class Packed(torch.nn.Module):
     """The product of two layers, by calling both, or in one product of their weights."""
 
