@@ -101,6 +101,11 @@ class Draft:
         return self.kind in ("structure", "wiring") or (self.hidden and self.kind == "unknown")
 
     @property
+    def is_of_input(self) -> bool:
+        """True if an operator reads another tensor, or one of another shape."""
+        return self.pair.record.io == "input" and (self.reshaped or self.kind == "wiring")
+
+    @property
     def is_certain(self) -> bool:
         return not (self.hidden or self.reshaped)
 

@@ -290,11 +290,9 @@ class Divergence:
             causes = frozenset(operators.causes) if any(pair.differs for pair in pairs) else NO_ORIGINS
             outputs = [pair.verdict for pair in pairs if pair.record.io == "output"]
             agrees = bool(outputs) and all(verdict in ("equal", "noise") for verdict in outputs)
-            ended = {
-                number
-                for number in (causes if agrees else ())
-                if state.drafts[number].reshaped and state.drafts[number].pair.record.op_name == record.op_name
-            }
+            # Another input that does not change the result, such as keywords in another order, explains nothing.
+            own = {number for number in causes if state.drafts[number].pair.record.op_name == record.op_name}
+            ended = {number for number in own if agrees and state.drafts[number].is_of_input}
             ended |= state.modules.end(record, causes - ended, agrees=agrees)
             for draft in state.drafts.of(ended):
                 draft.settled = draft.ends_in_module = True

@@ -191,8 +191,12 @@ def element_rule(op_type: str) -> Optional[str]:
 
 
 def may_enlarge_errors(op_type: str) -> bool:
-    """Return True unless an output element is known to have about the errors of the inputs that it is made of."""
-    return element_rule(op_type) in (None, "jump") and not moves_elements(op_type)
+    """Return True unless an output element is known to have about the errors of the inputs that it is made of.
+
+    Frameworks capitalise the names of functions such as GELU in different ways.
+    """
+    rule = element_rule(op_type) or element_rule(op_type.lower())
+    return rule in (None, "jump") and not moves_elements(op_type)
 
 
 def continues(op_type: str) -> frozenset[str]:
