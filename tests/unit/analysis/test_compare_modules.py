@@ -167,6 +167,7 @@ def test_a_module_of_one_side_explains_the_module_around_it_and_what_is_given_it
 
     found = ascend_dump.compare(dump(tmp_path / "actual", more, steps=1), dump(tmp_path / "reference", steps=1))
     assert places(found.origins) == [("structure", "blocks.1.between/forward_0", 0)]
+    assert found.origins[0].module == "blocks.1"  # its forward function makes the call
 
 
 class Experts(torch.nn.Module):
