@@ -13,6 +13,7 @@ from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS,
     FOLLOWS_ROUNDING,
     FOLLOWS_UNDEFINED,
+    MAYBE_REARRANGED,
     NO_VALUE_YET,
     OperatorPair,
     RankState,
@@ -21,6 +22,7 @@ from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import Border
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
+from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
 from ascend_dump.analysis.numerics.valueless import is_no_value
@@ -187,6 +189,10 @@ class InputJudge:
             makers = state.stretches.makers(difference.contents)
         if makers:
             border, noise = state.judge_border(makers, a, b, difference, pair)
+            earlier = state.modules.known(b) if border.causes else NO_ORIGINS
+            if earlier:
+                state.known.add(difference.contents, earlier)
+                return _JudgedInput(replace(border.pair, explained=True, reason=FOLLOWS), earlier)
             own = frozenset(number for number in border.causes if state.drafts[number].hidden)
             if border.causes and state.has_parts:
                 # Operators that only one side runs are no origins. Their result is an origin if it differs.
@@ -198,15 +204,16 @@ class InputJudge:
                 return _JudgedInput(pair, causes)
             return _JudgedInput(border.pair, border.causes, noise, border if border.causes else None)
         if difference.measure is not None and difference.verdict != "structure":
-            verdict, reason = state.judge.of_input(a, b, difference)
+            earlier_noise = state.known.largest if is_of_module(b) else None
+            verdict, reason = state.judge.of_input(a, b, difference, earlier_noise)
             pair = replace(pair, verdict=verdict, reason=reason)
             if verdict != "different":
-                return _JudgedInput(pair, noise=state.known.add_noise(difference, type_of(a, b), NO_ORIGINS))
+                suspects = self._suspects(match, a, b, pair) if verdict == "undecided" else NO_ORIGINS
+                return _JudgedInput(pair, noise=state.known.add_noise(difference, type_of(a, b), suspects))
         causes = state.modules.of_input(b)
         if causes:
             return _JudgedInput(replace(pair, explained=True, reason=FOLLOWS), causes)
-        is_wiring, evidence = (False, []) if self._wiring is None else self._wiring.explain(match, a, b)
-        kind = "wiring" if is_wiring else self._kind_of(match, b)
+        kind, evidence = self._explain(match, a, b)
         # Freed memory may be used again for data from outside. So the last write to memory explains only parameters,
         # which stay where they are.
         causes = state.known.one_sided_writers(a, b) if kind == "parameter" else NO_ORIGINS
@@ -217,13 +224,33 @@ class InputJudge:
         state.known.add(difference.contents, causes)
         return _JudgedInput(pair, causes)
 
+    def _suspects(self, match: Match, a: Record, b: Record, pair: Pair) -> frozenset[OriginNumber]:
+        """Return the origin of an input that differs although its statistics agree, if later differences follow."""
+        if self._state.has_parts or not are_rearranged(a, b):
+            return NO_ORIGINS
+        kind, evidence = self._explain(match, a, b)
+        pair = replace(pair, reason=MAYBE_REARRANGED)
+        return frozenset({self._add_origin(kind, match, b, pair, evidence, hidden=True)})
+
+    def _explain(self, match: Match, a: Record, b: Record) -> tuple[str, list[str]]:
+        """Return the kind of the origin of an input, and the evidence on where both sides read it from."""
+        is_wiring, evidence = (False, []) if self._wiring is None else self._wiring.explain(match, a, b)
+        return ("wiring" if is_wiring else self._kind_of(match, b)), evidence
+
     def _kind_of(self, match: Match, reference: Record) -> str:
         if self._kinds is None:
             self._kinds = InputKinds(self._reference)
         return self._kinds.kind_of(reference, match.reference.module, first=self._is_first)
 
     def _add_origin(
-        self, kind: str, match: Match, reference: Record, pair: Pair, sources: Sequence[str]
+        self,
+        kind: str,
+        match: Match,
+        reference: Record,
+        pair: Pair,
+        sources: Sequence[str],
+        *,
+        hidden: bool = False,
     ) -> OriginNumber:
         name = self._wiring.parameter(pair.record) if kind == "parameter" and self._wiring is not None else ""
         shards = self._state.differences.shards
@@ -236,7 +263,7 @@ class InputJudge:
             # Functions that are not recorded may run between the output of one module and the input of the next.
             kind = "unknown"
             evidence.append(NOT_RECORDED)
-        if kind == "wiring":
+        if kind == "wiring" and not hidden:
             earlier = self._state.wirings.get((match.reference.op_name, tuple(sources)))
             if earlier is not None:
                 self._state.drafts[earlier].explains += 1
@@ -246,14 +273,25 @@ class InputJudge:
         if kind == "wiring" and match.reference.source:
             # Operators of one source line are one change of the program, even if several layers run the line.
             joined = (kind, match.reference.source, match.reference.op_type)
+        is_reshaped = (
+            (kind == "input" or is_of_module(reference)) and pair.verdict == "structure" and not pair.has_one_shape
+        )
+        if is_reshaped and kind == "input":
+            joined = (kind, "shape")
         made = self._state.local.maker(pair.actual, pair.reference) if self._state.has_parts else None
         if made is not None:
             kind, pair, evidence = _made_alone(made, pair, evidence)
             joined = (kind, pair.record.source, pair.record.op_type)
-        draft = Draft(kind, pair, evidence, first_seen=kind not in ("wiring", "structure"), joined=joined)
+        is_first_seen = kind not in ("wiring", "structure")
+        draft = Draft(
+            kind, pair, evidence, hidden=hidden, reshaped=is_reshaped, first_seen=is_first_seen, joined=joined
+        )
+        if is_reshaped and kind == "input":
+            draft.summary = f"{{count}} inputs have other sizes, such as {label}: {pair.reason}"
         number = self._state.drafts.add(draft)
-        if kind == "wiring":
+        if kind == "wiring" and not hidden:
             self._state.wirings[match.reference.op_name, tuple(sources)] = number
+        if (kind == "wiring" or draft.is_of_structure) and not hidden:
             self._state.rebuilt.append((number, match.reference.position))
         return number
 

@@ -19,6 +19,9 @@ from ascend_dump.reading import Record
 
 __all__ = ["KnownDifferences"]
 
+#: The error of a tensor is assumed to be at least this many roundings, and this many times as large as its statistics
+#: show.
+_MANY_ROUNDINGS, _TIMES_SEEN = 64.0, 16.0
 _Contents = tuple[Any, Any]
 #: The address and size of a storage. Unlike its number they stay the same over steps.
 _Memory = tuple[int, int]
@@ -38,6 +41,8 @@ class KnownDifferences:
         #: For each side, by the content of a tensor that differs: the origins of the difference.
         self._one_sided: tuple[dict[Any, frozenset[OriginNumber]], dict[Any, frozenset[OriginNumber]]] = ({}, {})
         self._one_sided_noise: tuple[dict[Any, InputNoise], dict[Any, InputNoise]] = ({}, {})
+        #: The largest noise that follows from no origin.
+        self.largest: Optional[InputNoise] = None
         #: By side and memory: the origin at the operator without a partner that wrote there last.
         self._one_sided_writes: dict[tuple[int, _Memory], OriginNumber] = {}
 
@@ -119,9 +124,12 @@ class KnownDifferences:
         elif error <= math.sqrt(unit) and not difference.bounds:
             flips = 0  # the flips changed the values no more than rounding does
         if difference.bounds:
-            # The error is not known: assume the largest one that counts as noise.
-            error = max(error, math.sqrt(unit))
+            # The error is not known: assume the largest one that counts as noise, unless it is probably smaller.
+            largest = math.sqrt(unit)
+            error = max(error, largest if flips or causes else min(largest, _probable_error(measure, unit)))
         noise = InputNoise(measure, error, unit, causes, difference.bounds, flips)
+        if not (difference.bounds or flips or causes) and (self.largest is None or error > self.largest.error):
+            self.largest = noise
         if difference.contents is not None:
             self._noise[difference.contents] = noise
             for side, content in zip(self._one_sided_noise, difference.contents):
@@ -194,6 +202,18 @@ class KnownDifferences:
         if len(candidates) == 3:
             candidates.append((candidates[1][0], candidates[2][1]))
         return candidates
+
+
+def _probable_error(measure: Measure, unit: float) -> float:
+    """Return an error that rounding probably does not exceed, given lower bounds from statistics.
+
+    The largest element is one of all elements, and random errors change the norm by their size over the root of their
+    number. A tensor with its elements in another order has larger errors.
+    """
+    if not measure.rms:
+        return math.inf
+    of_norm = measure.rel_l2 * math.sqrt(measure.count)
+    return max(_MANY_ROUNDINGS * unit, _TIMES_SEEN * max(measure.max_abs / measure.rms, of_norm))
 
 
 def _memory_of(record: Record) -> Optional[_Memory]:

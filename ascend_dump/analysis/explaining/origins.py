@@ -21,6 +21,8 @@ __all__ = ["LAST", "Draft", "Drafts", "add_effect", "explain", "importance", "st
 _MOST_NAMED = 4
 #: Evidence that one side adds the gradients of several backward passes: for actual, and for the reference.
 _ACCUMULATED = ("gradients were accumulated", "gradients were accumulated in the reference only")
+#: The operator that reads a tensor as a number of Python.
+_TO_NUMBER = "_local_scalar_dense"
 #: Up to this number, differing parameters are reported by name; for more, only their number is reported.
 _FEW = 2
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
@@ -61,6 +63,8 @@ class Draft:
         self.changes_values = False
         #: True if tensors computed from it are equal again.
         self.settled = False
+        #: True if the output of its operator, or of a module around it, agrees.
+        self.ends_in_module = False
         #: False if its differences end before any result of the program; None if that is not known.
         self.reaches_results: Optional[bool] = None
         self.first_seen = first_seen
@@ -91,8 +95,15 @@ class Draft:
 
     @property
     def is_of_structure(self) -> bool:
-        """True if the programs are built differently there."""
+        """True if the programs are built differently there, or read data of another shape, such as parts of a batch."""
+        if self.kind in ("input", "wiring") and self.reshaped:
+            return True
         return self.kind in ("structure", "wiring") or (self.hidden and self.kind == "unknown")
+
+    @property
+    def is_of_input(self) -> bool:
+        """True if an operator reads another tensor, or one of another shape."""
+        return self.pair.record.io == "input" and (self.reshaped or self.kind == "wiring")
 
     @property
     def is_certain(self) -> bool:
@@ -100,7 +111,7 @@ class Draft:
 
     @property
     def is_reported(self) -> bool:
-        if self.reaches_results is False:
+        if self.reaches_results is False or (self.ends_in_module and not self.explains):
             return False
         if self.changes_values or self.is_certain:
             return True
@@ -149,7 +160,7 @@ class Drafts:
             total = max(len(self.parameters.get(first.pair.record.step, ())), len(group))
             count = f"all {total}" if total == len(group) else f"{len(group)} of {total}"
             return f"{count} parameters differ when they are first read: {_how_far(group)}"
-        return first.summary.format(count=len(group))
+        return first.summary.replace("{count}", str(len(group))) if len(group) > 1 else ""
 
 
 def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
@@ -159,7 +170,7 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
     """
     here, there = stretch.operators
     both = [*here, *there]
-    first = next((operator for operator in both if computes(operator)), both[0])
+    first = next(filter(_makes_result(both), both), None) or next(filter(computes, both), both[0])
     of_actual = any(operator is first for operator in here)
     record = next(iter(first.outputs), None) or next(first.records)
     text = _how_built(stretch, first)
@@ -178,6 +189,20 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
         side = "here" if here else "in the reference"
         evidence.append(f"updates {', '.join(names[:_MOST_NAMED])}{more} {side} only, for later steps")
     return Draft("structure", pair, evidence, hidden=not states, joined=joined if first.source else None)
+
+
+def _makes_result(operators: Sequence[Operator]) -> Callable[[Operator], bool]:
+    """Return a test for operators that compute a tensor of the program, not only a number that Python code checks."""
+    checked = [
+        record.content for operator in operators if operator.function == _TO_NUMBER for record in operator.inputs
+    ]
+
+    def makes_result(operator: Operator) -> bool:
+        contents = [record.content for record in operator.outputs]
+        is_check = operator.function == _TO_NUMBER or (None not in contents and all(one in checked for one in contents))
+        return computes(operator) and not is_check
+
+    return makes_result
 
 
 def _adds_to_gradient(operator: Operator) -> bool:

@@ -14,6 +14,7 @@ from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS,
     FOLLOWS_ROUNDING,
     FOLLOWS_UNDEFINED,
+    MAYBE_REARRANGED,
     NO_VALUE_YET,
     OperatorPair,
     RankState,
@@ -21,6 +22,7 @@ from ascend_dump.analysis.explaining.rank_state import (
 )
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, NO_ORIGINS, InputNoise, OriginNumber, flips_in
+from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.permutations import IDENTITY
@@ -125,6 +127,9 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     causes = frozenset(operators.causes or operators.noise_causes)
     if causes:
         explain(pair, state.drafts.of(causes))
+        if difference.bounds and not operators.causes:
+            # The origins were suspects so far. From here on their differences are proven.
+            state.rebuilt += [(number, operators.match.reference.position) for number in causes]
         pair = replace(pair, explained=True, reason=f"{FOLLOWS}{extent(pair.measure)}")
         state.remember(pair, difference.contents, causes)
     return pair
@@ -183,10 +188,37 @@ def _judge_values(
         reason = f"{match.actual.op_type} in place of {match.reference.op_type}, {reason}"
     undefined = ""
     if verdict != "different":
-        added = state.known.add_noise(difference, type_of(a, b), operators.noise_causes | causes, noise)
+        origins = operators.noise_causes | causes
+        if verdict == "undecided" and not origins:
+            origins = _suspects(state, operators, replace(pair, verdict=verdict, reason=reason))
+        added = state.known.add_noise(difference, type_of(a, b), origins, noise)
         if added.flips and flips_in(noise):
             undefined = FOLLOWS_FLIPS
     return replace(pair, verdict=verdict, reason=reason, undefined=undefined)
+
+
+def _suspects(state: RankState, operators: OperatorPair, pair: Pair) -> frozenset[OriginNumber]:
+    """Return the origin at an operator that is called differently, and whose output has other bytes on both sides.
+
+    If the inputs are not equal bit for bit, it is reported only if later differences, which are proven, follow from it.
+    pair: the output, whose statistics agree
+    """
+    match, a, b = operators.match, pair.actual, pair.reference
+    if match.tensors is not None or state.has_parts or a is None or b is None:
+        return NO_ORIGINS
+    arguments = differing_arguments(match.actual, match.reference)
+    is_rearranged = are_rearranged(a, b)
+    if not (arguments and operators.has_equal_inputs) and not (is_rearranged and (arguments or operators.is_replaced)):
+        return NO_ORIGINS
+    earlier = state.arguments.earlier_origin(match.reference, arguments) if arguments else None
+    if earlier is not None:
+        return frozenset({earlier})
+    draft = _draft(state, operators, replace(pair, reason=MAYBE_REARRANGED) if is_rearranged else pair, arguments)
+    is_cause = operators.has_equal_inputs and not operators.noise
+    draft.hidden = not is_cause or all(argument.is_rounding for argument in arguments)
+    number = state.drafts.add(draft)
+    state.arguments.add_origin(match.reference, arguments, operators.is_replaced, number)
+    return frozenset({number})
 
 
 def _aligned(state: RankState, match: Match, a: Record, b: Record) -> Optional[tuple[Match, Record, Record]]:
@@ -228,7 +260,9 @@ def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> Origin
     else:
         state.drafts[number].explains += 1
     state.arguments.add_origin(reference, arguments, operators.is_replaced, number)
-    if state.drafts[number].kind == "structure":
+    # If statistics agree further on, the difference may still go on: an argument that changes a result is an origin.
+    is_of_argument = bool(arguments) and pair.measure is not None and pair.measure.at is None
+    if state.drafts[number].kind == "structure" and not is_of_argument:
         state.rebuilt.append((number, reference.position))
     return number
 

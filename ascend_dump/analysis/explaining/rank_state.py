@@ -17,6 +17,7 @@ from ascend_dump.analysis.explaining.stretches import Border, EnteredStretch, Ma
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.verdict import Rules
+from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences, type_of
 from ascend_dump.analysis.operators.module_calls import ModuleCalls
@@ -27,12 +28,22 @@ from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.common.units import counted
 from ascend_dump.reading import Record
 
-__all__ = ["FOLLOWS", "FOLLOWS_ROUNDING", "FOLLOWS_UNDEFINED", "NO_VALUE_YET", "OperatorPair", "RankState", "extent"]
+__all__ = [
+    "FOLLOWS",
+    "FOLLOWS_ROUNDING",
+    "FOLLOWS_UNDEFINED",
+    "MAYBE_REARRANGED",
+    "NO_VALUE_YET",
+    "OperatorPair",
+    "RankState",
+    "extent",
+]
 
 #: The reasons of differences that follow from known ones.
 FOLLOWS = "follows from an earlier difference"
 FOLLOWS_ROUNDING = "follows from earlier rounding"
 FOLLOWS_UNDEFINED = "follows from a tensor without a defined value"
+MAYBE_REARRANGED = "its bytes are others and its statistics the same: its elements may be in another order"
 NO_VALUE_YET = "memory without a value yet, in the type that one program casts to"
 
 
@@ -158,11 +169,26 @@ class RankState:
             verdict, reason = self.judge.of_border(a, b, difference, noise, inputs, last, length)
             pair = replace(pair, verdict=verdict, reason=reason)
             if verdict != "different":
+                suspects = NO_ORIGINS
+                if verdict == "undecided":
+                    suspects = self._suspects(stretches, a, b).union(*(source.causes for source in noise))
                 self.note_agreement(stretches)
-                return Border(stretches, pair), self.known.add_noise(difference, type_of(a, b), NO_ORIGINS, noise)
+                return Border(stretches, pair), self.known.add_noise(difference, type_of(a, b), suspects, noise)
         causes = NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
+        if difference.bounds:
+            # Origins that were suspects so far: from here on their differences are proven.
+            self.rebuilt += [(number, stretch) for stretch in stretches for number in causes - {stretch.number}]
         self.known.add(difference.contents, causes)
         return Border(stretches, replace(pair, explained=True), causes, difference.contents), None
+
+    def _suspects(self, stretches: Sequence[EnteredStretch], a: Record, b: Record) -> frozenset[OriginNumber]:
+        """Return the origins of a tensor that leaves stretches, and that differs although its statistics agree.
+
+        They explain later differences that are proven. Without a sign of a difference there are none.
+        """
+        if not are_rearranged(a, b) and not any(stretch.causes for stretch in stretches):
+            return NO_ORIGINS
+        return NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
 
     def leave(self, border: Border) -> None:
         """Note that a tensor which leaves stretches differs, and that the result of its reader differs too."""

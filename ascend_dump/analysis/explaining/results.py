@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.measure import Measure
+from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.reading import Record
 from ascend_dump.report.findings import KINDS
 
@@ -176,6 +177,8 @@ class Origin(_OfOperator):
     """A difference that no earlier record explains.
 
     kind       one of `KINDS`
+    module     the module of the operator; of a parameter the module that owns it, which the operator may be outside of;
+               of a module call that only one side makes the module that calls it
     pair       the first pair that has it: an input for "input", "parameter" and "wiring", else an output in most cases
     evidence   the facts that support it, with numbers
     explains   number of later pairs whose differences were traced to it
@@ -189,6 +192,17 @@ class Origin(_OfOperator):
     explains: int = 0
     first_seen: bool = False
     next: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def module(self) -> Optional[str]:
+        record = self.pair.record
+        is_of_one_side = self.pair.actual is None or self.pair.reference is None
+        if self.kind == "structure" and is_of_one_side and record.module and is_of_module(record):
+            return record.module.rpartition(".")[0]
+        owner = (record.parameter or "").rpartition(".")[0] if self.kind == "parameter" else ""
+        # A parameter of another program than the module's, such as the state of an optimizer, has another path.
+        is_inside = bool(record.module) and owner.startswith(f"{record.module}.")
+        return owner if is_inside else record.module
 
     def to_dict(self) -> dict[str, Any]:
         """Return the origin as plain values, for JSON."""

@@ -114,7 +114,8 @@ class EnteredStretch:
                 if before.is_known:
                     causes.add(before.number)
             entered[stretch.order] = frozenset(causes)
-            causes_inside = entered[stretch.order] or stretch._earlier_origins()
+            noise_causes = NO_ORIGINS.union(*(source.noise.causes for source in stretch.entering.values()))
+            causes_inside = entered[stretch.order] or noise_causes or stretch._earlier_origins()
             leaving[stretch.order] = causes_inside or frozenset({stretch.number})
         return leaving[self.order]
 

@@ -181,7 +181,7 @@ class Divergence:
                     makers = [MadeInside(entered, operator, record) for operator, record in made]
                     border, _ = state.judge_border(makers, a, b, difference, pair)
                     pair = border.pair
-                    if border.causes and not state.has_parts:
+                    if border.causes and not state.has_parts and not state.modules.known(b):
                         entered.result_differs = True
                         state.leave(border)
                         state.remember(pair, difference.contents, border.causes)
@@ -295,8 +295,16 @@ class Divergence:
     def _end_module(self, operators: OperatorPair, pairs: Sequence[Pair]) -> None:
         record = next(operators.match.reference.records, None)
         if record is not None:
-            causes = operators.causes if any(pair.differs for pair in pairs) else NO_ORIGINS
-            self._state.modules.end(record, causes)
+            state = self._state
+            causes = frozenset(operators.causes) if any(pair.differs for pair in pairs) else NO_ORIGINS
+            outputs = [pair.verdict for pair in pairs if pair.record.io == "output"]
+            agrees = bool(outputs) and all(verdict in ("equal", "noise") for verdict in outputs)
+            # Another input that does not change the result, such as keywords in another order, explains nothing.
+            own = {number for number in causes if state.drafts[number].pair.record.op_name == record.op_name}
+            ended = {number for number in own if agrees and state.drafts[number].is_of_input}
+            ended |= state.modules.end(record, causes - ended, agrees=agrees)
+            for draft in state.drafts.of(ended):
+                draft.settled = draft.ends_in_module = True
 
     def _broken_pairs(self, match: Match) -> Iterator[Pair]:
         """Yield pairs of the unreadable records, each once in a step: an operator may be in several matches."""

@@ -20,7 +20,7 @@ from ascend_dump.analysis.judging.elementwise import (
     most_roundings,
 )
 from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, InputNoise, flips_in
-from ascend_dump.analysis.judging.moved_elements import why_not_moved
+from ascend_dump.analysis.judging.moved_elements import why_not_moved, why_other_integers
 from ascend_dump.analysis.judging.output_verdict import judge_output, measure_terms, rounding_type
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.term_magnitude import natural_scale, score_size
@@ -61,11 +61,21 @@ class NoiseJudge:
         #: indices do not correspond.
         self.of_parts = False
 
-    def of_input(self, a: Record, b: Record, difference: Difference) -> tuple[str, str]:
-        """Return the verdict on an input that no recorded operator produced, and the reason."""
+    def of_input(
+        self, a: Record, b: Record, difference: Difference, earlier: Optional[InputNoise] = None
+    ) -> tuple[str, str]:
+        """Return the verdict on an input that no recorded operator produced, and the reason.
+
+        earlier: the noise of a tensor that it may be computed from by functions that are not recorded
+        """
         assert difference.measure is not None
         rules = self._rules.of(b.op_name, b.op_type)
-        return self._adjusted(difference, judge(difference.measure, type_of(a, b), rules, cast=difference.cast), b)
+        wrong = why_other_integers(a, b, difference)
+        if wrong is not None:
+            return self._unless_runs_differ(difference, ("different", wrong), b)
+        noise = Noise() if earlier is None else _added([earlier], difference.measure.rms)
+        verdict = judge(difference.measure, type_of(a, b), rules, noise=noise, cast=difference.cast)
+        return self._adjusted(difference, verdict, b)
 
     def of_border(
         self,
@@ -93,6 +103,9 @@ class NoiseJudge:
             verdict = judge(measured, dtype, rules, cast=difference.cast, noise=noise, between=between, scale=scale)
             return self._adjusted(difference, verdict, b)
 
+        wrong = None if input_noise else why_other_integers(a, b, difference)
+        if wrong is not None:
+            return self._unless_runs_differ(difference, ("different", wrong), b)
         verdict, scale = judged(difference.measure), 0.0
         is_settled = difference.measure.nonfinite or difference.bounds
         # The tests below read tensors.
@@ -138,8 +151,10 @@ class NoiseJudge:
             judge_measure = partial(judge_output, operator, b, measured, dtype, self._rules, cast=difference.cast)
             return self._adjusted(difference, judge_measure(noise=noise, scale=scale, scores=scores), b)
 
-        is_exact = equal and clean and not input_noise and not self.of_parts and _has_all_inputs(match)
-        wrong = why_not_moved(operator, a, b, difference) if is_exact else None
+        is_exact = not input_noise and not self.of_parts and _has_all_inputs(match)
+        wrong = why_other_integers(a, b, difference) if is_exact else None
+        if wrong is None and is_exact and equal and clean:
+            wrong = why_not_moved(operator, a, b, difference)
         if wrong is not None:
             return self._unless_runs_differ(difference, ("different", wrong), b)
         verdict, reason = judged(difference.measure)

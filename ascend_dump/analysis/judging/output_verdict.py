@@ -73,7 +73,9 @@ _FEW_TIMES = 3.0
 
 def _rounds_between(operator: Operator, output: Record, transposed: bool) -> float:
     """Return the factor on `Rules.steps`: by how much intermediate roundings of an operator exceed the usual ones."""
-    usual = _FEW_TIMES if transposed or rounds_in_between(operator.function) else 1.0
+    # A module, which has no function, runs several operators and casts its parameters.
+    is_rough = transposed or not operator.function or rounds_in_between(operator.function)
+    usual = _FEW_TIMES if is_rough else 1.0
     shapes = {record.index: record.shape for record in operator.inputs}
     backward = operator.function == "convolution_backward"
     weight = shapes.get(2 if backward else 1)

@@ -91,6 +91,7 @@ def bounds(actual: RoundedStatistics, reference: RoundedStatistics, dtype: str) 
         nan=nan,
         inf=infinite,
         max_abs=largest,
+        max_rel=largest / top if top else 0.0,  # no element of the reference is larger than `top`
         rmse=rmse,
         rel_l2=rmse / rms if rms else (math.inf if rmse else 0.0),
         rms=rms,

@@ -192,8 +192,12 @@ def element_rule(op_type: str) -> Optional[str]:
 
 
 def may_enlarge_errors(op_type: str) -> bool:
-    """Return True unless the error of an output element is known to be about as large as the errors of its inputs."""
-    return element_rule(op_type) in (None, "jump") and not moves_elements(op_type)
+    """Return True unless the error of an output element is known to be about as large as the errors of its inputs.
+
+    Frameworks capitalise the names of functions such as GELU in different ways.
+    """
+    rule = element_rule(op_type) or element_rule(op_type.lower())
+    return rule in (None, "jump") and not moves_elements(op_type)
 
 
 def continues(op_type: str) -> frozenset[str]:

@@ -426,6 +426,54 @@ def test_another_weight_in_a_part_that_is_built_differently_is_the_origin(tmp_pa
     assert "(blocks.1.norm.weight): " in origin.evidence[0]
 
 
+def test_the_module_of_a_parameter_is_the_one_that_owns_it(tmp_path: Path) -> None:
+    """A block reads the weight of its linear layer itself, so that no operator runs in the layer."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.linear(x, self.inner.weight * 1.0, self.inner.bias)
+
+    def tied(network: Any) -> None:
+        torch.manual_seed(3)
+        network.blocks[1].norm = Tied()
+
+    def changed(network: Any) -> None:
+        tied(network)
+        with torch.no_grad():
+            network.blocks[1].norm.inner.weight.mul_(1.1)
+
+    [origin] = ascend_dump.compare(train(tmp_path / "actual", changed), train(tmp_path / "reference", tied)).origins
+    assert (origin.kind, origin.module) == ("parameter", "blocks.1.norm.inner")
+
+
+def test_inputs_of_another_size_are_one_origin(tmp_path: Path) -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.linear(x) * y
+
+    def dump(path: Path, rows: int) -> Path:
+        torch.manual_seed(0)
+        network = Sum()
+        batches = [(x[:rows].clone(), y[:rows].clone()) for x, y in torch.randn(2, 2, 4, WIDTH)]
+        with ascend_dump.capture(network, path=path, steps="0-1", mode="all"):
+            for x, y in batches:
+                network(x, y).square().mean().backward()
+        return path
+
+    origin, *others = ascend_dump.compare(dump(tmp_path / "actual", 2), dump(tmp_path / "reference", 4)).origins
+    assert origin.kind == "input"
+    assert "inputs have other sizes" in origin.evidence[0]
+    assert "input" not in [other.kind for other in others]
+
+
 def test_an_origin_between_passes_comes_after_those_of_the_pass_before_it() -> None:
     """An optimizer of one side lacks an operator where its gradient is missing."""
 

@@ -167,6 +167,103 @@ def test_a_module_of_one_side_explains_the_module_around_it_and_what_is_given_it
 
     found = ascend_dump.compare(dump(tmp_path / "actual", more, steps=1), dump(tmp_path / "reference", steps=1))
     assert places(found.origins) == [("structure", "blocks.1.between/forward_0", 0)]
+    assert found.origins[0].module == "blocks.1"  # its forward function makes the call
+
+
+class Experts(torch.nn.Module):
+    """Applies its activation to the rows that are chosen, or to all rows and drops the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act, self.takes_all = torch.nn.SiLU(), False
+
+    def forward(self, x: Any) -> Any:
+        y = x.clone()
+        y[::2] = self.act(x)[::2] if self.takes_all else self.act(x[::2])
+        return y
+
+
+def with_experts(network: Any) -> None:
+    network.blocks[0].between = Experts()
+
+
+def test_calls_of_another_shape_end_inside_a_module_whose_output_agrees(tmp_path: Path) -> None:
+    def all_rows(network: Any) -> None:
+        with_experts(network)
+        network.blocks[0].between.takes_all = True
+
+    def faulty(network: Any) -> None:
+        all_rows(network)
+        up_weight(network)
+
+    reference = dump(tmp_path / "reference", with_experts)
+    assert not ascend_dump.compare(dump(tmp_path / "right", all_rows), reference).origins
+    found = ascend_dump.compare(dump(tmp_path / "faulty", faulty), reference)
+    assert places(found.origins) == [("unknown", "blocks.1.up/forward_0", 0)]
+
+
+def test_what_a_module_drops_is_no_origin(tmp_path: Path) -> None:
+    class Dropping(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(16, 16)
+
+        def forward(self, x: Any) -> Any:
+            return functional.gelu(x) + 0 * self.inner(x)
+
+    def dropping(network: Any) -> None:
+        network.blocks[1].between = Dropping()
+
+    def changed(network: Any) -> None:
+        dropping(network)
+        network.blocks[1].between.inner.weight.mul_(1.1)
+
+    sides = dump(tmp_path / "actual", changed, steps=1), dump(tmp_path / "reference", dropping, steps=1)
+    found = ascend_dump.compare(*sides)
+    assert (found.verdict, found.origins) == ("different", ())
+
+
+def test_a_change_that_agrees_in_one_layer_does_not_explain_a_difference_in_another(tmp_path: Path) -> None:
+    def with_layers(network: Any) -> None:
+        for block in network.blocks[:2]:
+            block.between = Packed()
+
+    def packed(network: Any) -> None:
+        with_layers(network)
+        for block in network.blocks[:2]:
+            block.between.packed = True
+        network.blocks[1].after = functional.silu
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", packed), dump(tmp_path / "reference", with_layers))
+    assert places(found.origins) == [("unknown", "blocks.1/forward_0", 0)]
+
+
+class Packed(torch.nn.Module):
+    """The product of two layers, by calling both, or in one product of their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.packed = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16), False
+
+    def forward(self, x: Any) -> Any:
+        if not self.packed:
+            return self.one(x) + self.two(x)
+        weight = torch.cat([self.one.weight, self.two.weight])
+        bias = torch.cat([self.one.bias, self.two.bias])
+        return sum(functional.linear(x, weight, bias).chunk(2, -1))
+
+
+def test_calls_of_one_side_are_no_origin_of_what_an_earlier_call_explains(tmp_path: Path) -> None:
+    def with_layers(network: Any) -> None:
+        network.blocks[1].between = Packed()
+
+    def packed(network: Any) -> None:
+        with_layers(network)
+        network.blocks[1].between.packed = True
+        network.blocks[2].up.weight.mul_(1.1)
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", packed), dump(tmp_path / "reference", with_layers))
+    assert places(found.origins) == [("unknown", "blocks.2.up/forward_0", 0)]
 
 
 def test_equal_runs_have_no_origin(reference: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import ascend_dump
 from ascend_dump.analysis.compare import Rules, judge, measure
+from ascend_dump.analysis.operators.names import may_enlarge_errors
 
 pytest.importorskip("torch")
 pytest.importorskip("rapidfuzz")
@@ -75,3 +76,9 @@ def test_alike_values_are_rounded_alike() -> None:
     assert judge(measure(actual, reference), "bfloat16", Rules())[0] == "noise"
     scaled = (reference.astype("f4") * 1.01).astype(ml_dtypes.bfloat16)
     assert judge(measure(scaled, reference), "bfloat16", Rules())[0] == "different"
+
+
+@pytest.mark.parametrize(("op_type", "may_enlarge"), [("gelu", False), ("Gelu", False), ("Tanh", False), ("Log", True)])
+def test_activations_of_all_frameworks_keep_the_size_of_errors(op_type: str, may_enlarge: bool) -> None:
+    """So a GELU by another approximation is computed differently, and no amplification of rounding."""
+    assert may_enlarge_errors(op_type) is may_enlarge

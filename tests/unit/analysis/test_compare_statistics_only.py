@@ -1,0 +1,130 @@
+"""Faults that statistics and hashes show without tensors, and rewrites that they must not call faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import ascend_dump
+
+WIDTH, LENGTH = 8, 6
+
+
+class Attention(nn.Module):
+    """Attention with a bias for each pair of positions. `turn` and `shift` change the bias and the mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.turn: Callable[[Tensor], Tensor] = lambda bias: bias
+        self.shift: Callable[[Tensor], Tensor] = lambda mask: mask
+
+    def forward(self, x: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+        scores = self.q(x) @ self.k(x).transpose(-1, -2) + self.turn(bias)
+        scores = scores.masked_fill(self.shift(mask), -1e9)
+        return x + scores.softmax(-1) @ self.v(x)
+
+
+class Norm(nn.LayerNorm):
+    by_hand = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.by_hand:
+            return super().forward(x)
+        centred = x - x.mean(-1, keepdim=True)
+        return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + self.eps) * self.weight + self.bias
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(LENGTH, LENGTH))
+        self.norms = nn.ModuleList(Norm(WIDTH) for _ in range(2))
+        self.attentions = nn.ModuleList(Attention() for _ in range(2))
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
+        mask[:, -2:] = True
+        for norm, attention in zip(self.norms, self.attentions):
+            x = attention(norm(x), self.bias, mask)
+        return functional.gelu(self.head(x))
+
+
+def dump(path: Path, change: Callable[[Any], object]) -> Path:
+    torch.manual_seed(0)
+    network = Network()
+    change(network)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    torch.manual_seed(1)
+    with ascend_dump.capture(network, path=path, steps="0-1", mode="all", data="stats", quiet=True):
+        for _ in range(2):
+            optimizer.zero_grad()
+            network(torch.randn(4, LENGTH, WIDTH)).square().mean().backward()
+            optimizer.step()
+    return path
+
+
+def compared(path: Path, change: Callable[[Any], object]) -> Any:
+    return ascend_dump.compare(dump(path / "actual", change), dump(path / "reference", lambda network: None))
+
+
+def test_elements_in_another_order_are_the_origin_of_what_differs_later(tmp_path: Path) -> None:
+    """The statistics of a transposed bias are the same, so that a later operator is the first to differ for certain."""
+
+    def transpose(network: Any) -> None:
+        network.attentions[1].turn = lambda bias: bias.t()
+
+    comparison = compared(tmp_path, transpose)
+    origin = comparison.origins[0]
+    assert comparison.verdict == "different"
+    assert (origin.module, origin.op_type) in (("attentions.1", "aten::add"), ("attentions.1", "aten::t"))
+
+
+def test_a_copy_of_elements_in_another_order_is_the_origin(tmp_path: Path) -> None:
+    def flip(network: Any) -> None:
+        network.attentions[0].turn = lambda bias: bias.flip(1)
+
+    origin = compared(tmp_path, flip).origins[0]
+    assert (origin.module, origin.op_type, origin.kind) == ("attentions.0", "aten::flip", "structure")
+
+
+def test_flags_of_other_bytes_differ_for_certain(tmp_path: Path) -> None:
+    """A rolled mask has as many flags as before, but a flag is never rounded."""
+
+    def roll(network: Any) -> None:
+        network.attentions[0].shift = lambda mask: mask.roll(1, 1)
+
+    origin = compared(tmp_path, roll).origins[0]
+    assert (origin.module, origin.op_type, origin.kind) == ("attentions.0", "aten::roll", "structure")
+    assert "its type has no rounding" in " ".join(origin.evidence)
+
+
+@pytest.mark.parametrize("eps", [1e-3, 2e-5])
+def test_an_argument_that_changes_the_bytes_of_a_result_is_an_origin(tmp_path: Path, eps: float) -> None:
+    def change(network: Any) -> None:
+        network.norms[1].eps = eps
+
+    [origin] = compared(tmp_path, change).origins
+    assert (origin.module, origin.kind) == ("norms.1", "structure")
+    assert f"eps: {eps} here, 1e-05 in the reference" in origin.evidence
+
+
+def test_a_norm_by_hand_has_no_origin(tmp_path: Path) -> None:
+    def by_hand(network: Any) -> None:
+        for norm in network.norms:
+            norm.by_hand = True
+
+    comparison = compared(tmp_path, by_hand)
+    assert not comparison.origins
+    assert comparison.verdict in ("noise", "undecided")
