@@ -28,7 +28,7 @@ from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, t
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments, same_generator
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
-from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors, operation
+from ascend_dump.analysis.operators.names import continues, is_view, may_enlarge_errors, operation
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class, writes
@@ -260,6 +260,8 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         is_of_actual, record = added
         reason = f"{record.op_type} runs in {'actual' if is_of_actual else 'the reference'} only"
         evidence = [reason, f"its result differs, read as {pair.record.label}: {pair.reason}"]
+        if match.one_sided is not None:
+            evidence.insert(1, f"nothing reads {match.one_sided.read.label} there on the other side")
         kind = "structure"
         pair = replace(
             pair,
@@ -267,16 +269,33 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
             reference=None if is_of_actual else record,
             reason=reason,
         )
+    first_moved = state.moved_axes.cause(match, operators.inputs) if kind in ("compute", "amplification") else None
+    if first_moved is not None:
+        kind = "wiring"
+        reason = f"its axes are in another order than in the reference: {first_moved.transformation}"
+        evidence = [
+            f"{first_moved.record.label}: {reason}",
+            f"so the result differs of the operator that reads it, {match.actual.label}: {pair.reason}",
+        ]
+        pair = replace(first_moved, verdict="different", reason=reason)
+    texts = [argument.text for argument in arguments]
+    joined = _call_key(match.reference, texts) if texts else None
+    source = match.other_source if kind in ("compute", "amplification", "unknown") else None
+    if source is not None:
+        kind = "wiring"
+        reason = f"reads {source.names[0]} here, {source.names[1]} in the reference"
+        evidence = [f"{match.actual.label} {reason}", *evidence]
+        pair = replace(pair, actual=source.inputs[0], reference=source.inputs[1], verdict="different", reason=reason)
+        joined = (kind, *source.names)
     # Shards and other layouts have other shapes. So a different shape alone does not prove that values differ.
     reshaped = pair.verdict == "structure" and not pair.has_one_shape
-    texts = [argument.text for argument in arguments]
     return Draft(
         kind,
         pair,
         evidence,
         reshaped=reshaped,
         first_seen=of_module or not inputs.is_complete,
-        joined=_call_key(match.reference, texts) if texts else None,
+        joined=joined,
         arguments=texts,
     )
 
@@ -295,6 +314,8 @@ def _added_before(match: Match) -> Optional[tuple[bool, Record]]:
     None if no side or both sides run such operators. Between frameworks, results of operators without a partner have no
     partner either. So the match of the next operator has the inputs of these operators as its inputs.
     """
+    if match.one_sided is not None:
+        return match.one_sided.of_actual, match.one_sided.output
     if match.tensors is None or operation(match.actual.op_type) != operation(match.reference.op_type):
         return None
     before = _read_by_others(match)
@@ -320,7 +341,13 @@ def _read_by_others(match: Match) -> tuple[list[Record], list[Record]]:
         return [], []
     sides = ((match.actual, (a for a, _ in match.inputs)), (match.reference, (b for _, b in match.inputs)))
     found = [
-        [record for record in records if record is not None and not any(record is own for own in operator.records)]
+        [
+            record
+            for record in records
+            if record is not None
+            and not any(record is own for own in operator.records)
+            and operator_class(record.op_type) not in continues(operator.op_type)
+        ]
         for operator, records in sides
     ]
     return found[0], found[1]
