@@ -24,6 +24,7 @@ class Settings:
     residual = True
     rotation_base = 10000.0
     swaps_gate = False
+    last_step = 5
     axis = -1
     weights: Callable[[str, np.ndarray], np.ndarray] = staticmethod(lambda name, value: value)
 
@@ -46,7 +47,7 @@ def norm(f: Settings, name: str, x: Any) -> Any:
 
 def lstm(f: Settings, ids: Any) -> Any:
     rows = functional.embedding(ids, f.tensor("emb.w", 20, 8, scale=1))
-    h, c = torch.zeros(3, 10), torch.zeros(3, 10)
+    h, c, states = torch.zeros(3, 10), torch.zeros(3, 10), []
     input_weights, state_weights = f.tensor("cell.wi", 40, 8), f.tensor("cell.wh", 40, 10)
     input_bias, state_bias = f.tensor("cell.b", 40, scale=0.3), f.tensor("cell.bh", 40, scale=0.3)
     for step in range(6):
@@ -54,7 +55,8 @@ def lstm(f: Settings, ids: Any) -> Any:
         i, forget, g, o = (gates + functional.linear(h, state_weights, state_bias)).chunk(4, 1)
         c = torch.sigmoid(forget) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
-    return dense(f, "head", h, 10, 4)
+        states.append(h)
+    return dense(f, "head", states[f.last_step], 10, 4)
 
 
 def gpt(f: Settings, ids: Any) -> Any:

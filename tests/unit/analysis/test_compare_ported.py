@@ -95,6 +95,14 @@ def test_a_residual_that_one_side_lacks_is_named(ported: Path, tmp_path: Path) -
     assert "runs in the reference only" in origin.evidence[0]
 
 
+def test_an_operator_that_reads_another_tensor_is_named_with_both(ported: Path, tmp_path: Path) -> None:
+    origin = first_origin(dump("lstm", tmp_path, last_step=4), ported / "lstm")
+    assert (origin.kind, origin.op_name) == ("wiring", "addmm_12")
+    assert origin.evidence[0] == "addmm_12 reads mul_14 here, cell_5/mul_2 in the reference"
+    assert origin.pair.actual is not None
+    assert origin.pair.actual.io == "input"
+
+
 class Ported(Network):
     """The transformer with its query in place of its key, or without its first residual."""
 
