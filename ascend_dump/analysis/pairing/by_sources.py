@@ -176,7 +176,12 @@ def _ends(
     for position in graph.computing:
         if position not in partner and not graph.is_of_optimizer(position):
             read = sources[position] = _sources(graph, side, position, partner, parameters, sources)
-            if read is not None and any(read) and position not in inner and not graph.is_inside_linear(position):
+            if (
+                read is not None
+                and _is_evidence(read)
+                and position not in inner
+                and not graph.is_inside_linear(position)
+            ):
                 key = (*read, graph.tensors[position][0].size, graph.is_backward(position))
                 stretches.setdefault(key, []).append(position)
     return {
@@ -184,6 +189,12 @@ def _ends(
         for key, positions in stretches.items()
         if graph.leading_to(positions[-1:], partner).issuperset(positions[:-1])
     }
+
+
+def _is_evidence(sources: _Sources) -> bool:
+    """Return True if an operator reads a paired tensor, or a parameter that the other side has too."""
+    tensors, labels = sources
+    return bool(tensors) or any(isinstance(label, tuple) for label in labels)
 
 
 def _sources(

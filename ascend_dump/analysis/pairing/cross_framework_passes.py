@@ -38,8 +38,8 @@ _AT_ONCE = 8
 def pair_operators(a: ProgramGraph, b: ProgramGraph, mapping: Mapping[str, str]) -> PairedOperators:
     """Pair operators by all passes. mapping: from names of operators of actual to names of the reference."""
     pairs: PairedOperators = {}
-    are_eager = [any(_is_eager(side, position) for position in side.computing) for side in (a, b)]
-    a.has_other_optimizer = b.has_other_optimizer = not all(are_eager)
+    is_of_pytorch = _is_of_pytorch(a) and _is_of_pytorch(b)
+    a.has_other_optimizer = b.has_other_optimizer = not is_of_pytorch
     _by_mapping(a, b, mapping, pairs)
     _by_provenance(a, b, pairs)
     _by_calls(a, b, pairs, equal=True)
@@ -48,9 +48,10 @@ def pair_operators(a: ProgramGraph, b: ProgramGraph, mapping: Mapping[str, str])
     _by_parameter(a, b, pairs)
     _by_inputs(a, b, pairs)
     _by_value(a, b, pairs, Output.resembles, 0.85)
-    pair_by_indices(a, b, pairs)
-    pair_by_sources(a, b, pairs, _by_inputs)
-    agreeing = agreeing_pairs(a, b, pairs)
+    if not is_of_pytorch:
+        pair_by_indices(a, b, pairs)
+        pair_by_sources(a, b, pairs, _by_inputs)
+    agreeing = None if is_of_pytorch else agreeing_pairs(a, b, pairs)
     while _by_order(a, b, pairs, agreeing):
         _by_inputs(a, b, pairs)
     _by_ends(a, b, pairs)
@@ -90,6 +91,11 @@ def _by_provenance(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> 
             continue
         if a.operators[position_a].op_type == b.operators[same].op_type:
             pair(position_a, same, "name", 0.9)
+
+
+def _is_of_pytorch(side: ProgramGraph) -> bool:
+    """Return True for an eager program of PyTorch, on a host or on an NPU."""
+    return any("::" in operator.op_type or operator.op_type.startswith("aclnn") for operator in side.operators)
 
 
 def _is_eager(side: ProgramGraph, position: int) -> bool:
@@ -246,16 +252,17 @@ def _by_key(side: ProgramGraph, partner: Mapping[int, int]) -> dict[Hashable, li
     return by_key
 
 
-def _by_order(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators, agreeing: Mapping[int, int]) -> bool:
+def _by_order(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators, agreeing: Optional[Mapping[int, int]]) -> bool:
     """Pair the first of the operators in the same order; return False if there are none.
 
     Only a part is paired at a time, because the inputs of new pairs are better evidence for the other operators.
 
-    agreeing: the pairs with the same values. Operators that lead to them are left out, because one program may compute
-    the same values in another way.
+    agreeing: the pairs with the same values; None for all pairs. Operators that lead to them are left out, because one
+    program may compute the same values in another way.
     """
     taken = paired_in_actual(pairs)
-    inner = a.leading_to(agreeing, taken), b.leading_to(agreeing.values(), pairs)
+    settled = partners(pairs) if agreeing is None else agreeing
+    inner = a.leading_to(settled, taken), b.leading_to(settled.values(), pairs)
     free_a = [position for position in a.computing if position not in taken and position not in inner[0]]
     free_b = [position for position in b.computing if position not in pairs and position not in inner[1]]
     free_a = [position for position in free_a if not a.is_of_optimizer(position)]
