@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Optional
 
+from ascend_dump.analysis.explaining.between_frameworks import cause_between_frameworks, read_by_others
 from ascend_dump.analysis.explaining.input_evidence import InputEvidence, inputs_of
 from ascend_dump.analysis.explaining.local_results import NO_COUNTERPART_INPUT, only_passes_on, why_local
 from ascend_dump.analysis.explaining.origins import Draft, explain
@@ -30,7 +31,7 @@ from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, t
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments, same_generator
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
-from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors, operation
+from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class, writes
@@ -48,6 +49,8 @@ _COMPUTE = 100.0
 #: Maximum number of operators of each side that a line of evidence names.
 _MOST_BETWEEN = 3
 _SAME_STATE = "the generator state is the same on both sides"
+#: Kinds of origins for which a comparison of two frameworks may find a cause.
+_UNEXPLAINED = ("compute", "amplification", "unknown")
 _OTHER_STATE = "the generator state differs already: seed both programs alike, or find the extra random call"
 
 
@@ -292,28 +295,22 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         evidence += state.rerun.evidence(match, pair.actual, pair.reference)
     evidence += _others_between(match)
     evidence += _of_ranks(state, pair)
-    added = _added_before(match) if kind in ("compute", "amplification") else None
-    if added is not None:
-        is_of_actual, record = added
-        reason = f"{record.op_type} runs in {'actual' if is_of_actual else 'the reference'} only"
-        evidence = [reason, f"its result differs, read as {pair.record.label}: {pair.reason}"]
-        kind = "structure"
-        pair = replace(
-            pair,
-            actual=record if is_of_actual else None,
-            reference=None if is_of_actual else record,
-            reason=reason,
-        )
+    texts = [argument.text for argument in arguments]
+    joined = _call_key(match.reference, texts) if texts else None
+    is_proven = False
+    found = cause_between_frameworks(match, operators.inputs, pair, state.moved_axes) if kind in _UNEXPLAINED else None
+    if found is not None and (kind != "unknown" or found.is_other_source):
+        kind, pair, evidence, is_proven = found.kind, found.pair, found.evidence, found.is_proven
+        joined = found.joined
     # Shards and other layouts have other shapes. So a different shape alone does not prove that values differ.
     reshaped = pair.verdict == "structure" and not pair.has_one_shape
-    texts = [argument.text for argument in arguments]
     return Draft(
         kind,
         pair,
         evidence,
         reshaped=reshaped,
-        first_seen=of_module or not inputs.is_complete,
-        joined=_call_key(match.reference, texts) if texts else None,
+        first_seen=of_module or not (inputs.is_complete or is_proven),
+        joined=joined,
         arguments=texts,
     )
 
@@ -326,41 +323,15 @@ def _of_ranks(state: RankState, pair: Pair) -> list[str]:
     return shards.why_different(pair.actual, pair.reference)
 
 
-def _added_before(match: Match) -> Optional[tuple[bool, Record]]:
-    """Return the side (True: actual) that runs an operator without a partner before this one, and its first input.
-
-    None if no side or both sides run such operators. Between frameworks, results of operators without a partner have no
-    partner either. So the match of the next operator has the inputs of these operators as its inputs.
-    """
-    if match.tensors is None or operation(match.actual.op_type) != operation(match.reference.op_type):
-        return None
-    before = _read_by_others(match)
-    if bool(before[0]) == bool(before[1]):
-        return None
-    return bool(before[0]), next(iter((*before[0], *before[1])))
-
-
 def _others_between(match: Match) -> list[str]:
     """Return the evidence that operators without a partner run between the inputs and the operator."""
-    names = [dict.fromkeys(record.op_name for record in records) for records in _read_by_others(match)]
+    names = [dict.fromkeys(record.op_name for record in records) for records in read_by_others(match)]
     sides = [", ".join([*of_side][:_MOST_BETWEEN]) for of_side in names]
     here, there = sides[0], sides[1] and f"{sides[1]} in the reference"
     if not here and not there:
         return []
     named = "; ".join(filter(None, (here, there)))
     return [f"operators without a partner run between these inputs and the operator, and may be the cause: {named}"]
-
-
-def _read_by_others(match: Match) -> tuple[list[Record], list[Record]]:
-    """Return, on each side, the inputs of a match between frameworks that an earlier operator reads in its place."""
-    if match.tensors is None:
-        return [], []
-    sides = ((match.actual, (a for a, _ in match.inputs)), (match.reference, (b for _, b in match.inputs)))
-    found = [
-        [record for record in records if record is not None and not any(record is own for own in operator.records)]
-        for operator, records in sides
-    ]
-    return found[0], found[1]
 
 
 def _call_key(operator: Operator, arguments: Sequence[str]) -> Optional[Hashable]:

@@ -132,6 +132,7 @@ class Divergence:
         if match.tensors is None:
             self._explain_arguments(operators)
         outputs, origin = judge_outputs(self._state, operators)
+        self._state.moved_axes.add(match, operators.inputs, outputs)
         self._judge_borders(operators, outputs)
         pairs = [*operators.inputs, *outputs]
         if origin is not None:

@@ -26,9 +26,11 @@ from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, common_module
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.api_calls import api_calls
-from ascend_dump.analysis.pairing.cross_framework_passes import PairedOperators, pair_operators
+from ascend_dump.analysis.pairing.cross_framework_passes import pair_operators
 from ascend_dump.analysis.pairing.fusion_names import FusedOutputs, is_fused
 from ascend_dump.analysis.pairing.module_duplicates import without_modules
+from ascend_dump.analysis.pairing.one_sided_reads import one_sided_read, other_source
+from ascend_dump.analysis.pairing.paired_operators import PairedOperators
 from ascend_dump.analysis.pairing.program_graph import Output, ProgramGraph, Read, output_of
 from ascend_dump.analysis.pairing.same_framework import Match, RecordPair
 from ascend_dump.reading import Record
@@ -126,6 +128,7 @@ def pair_cross_framework(
         {*(pair.position for pair in pairs.values()), *(piece.position_a for piece in pieces)},
         {*pairs, *(piece.position_b for piece in pieces)},
     )
+    parts = {piece.position_a for piece in pieces}, {piece.position_b for piece in pieces}
     inside = a.leading_to(paired[0]), b.leading_to(paired[1])
     outputs = {
         position: _outputs(
@@ -142,11 +145,15 @@ def pair_cross_framework(
         agree = _agree(a.tensors[pair.position][0], b.tensors[position][0])
         inputs, unpaired = _inputs(a, b, pair.position, position, paired, same, agree=agree)
         operators = actual[pair.position], reference[position]
-        result.matches.append(Match(*operators, pair.how, pair.confidence, (inputs, outputs[position]), unpaired))
+        one_sided = None if agree else one_sided_read((a, b), (pair.position, position), unpaired, parts)
+        source = None if agree else other_source((a, b), unpaired, parts)
+        match = Match(*operators, pair.how, pair.confidence, (inputs, outputs[position]), _records(unpaired))
+        result.matches.append(match._replace(one_sided=one_sided, other_source=source))
     for piece in pieces:
         inputs, unpaired = _inputs(a, b, piece.position_a, piece.position_b, paired, same, agree=True)
         operators = actual[piece.position_a], reference[piece.position_b]
-        result.matches.append(Match(*operators, piece.how, piece.confidence, (inputs, [piece.outputs]), unpaired))
+        records = _records(unpaired)
+        result.matches.append(Match(*operators, piece.how, piece.confidence, (inputs, [piece.outputs]), records))
     result.matches.sort(key=lambda match: match.reference.position)
     reported = paired[0] | inside[0], paired[1] | inside[1]
     for number, side in enumerate((a, b)):
@@ -213,7 +220,7 @@ def _inputs(
     same: set[tuple[Optional[Hashable], Optional[Hashable]]],
     *,
     agree: bool,
-) -> tuple[list[RecordPair], tuple[list[Record], list[Record]]]:
+) -> tuple[list[RecordPair], tuple[list[Read], list[Read]]]:
     """Return the pairs of inputs of two paired operators that are the same tensor, and the other inputs of each side.
 
     Two inputs are the same tensor if they are paired outputs, or have the same values. If the outputs do not agree,
@@ -230,6 +237,9 @@ def _inputs(
     def is_same(x: Read, y: Read) -> bool:
         return (x.root, y.root) in same
 
+    def may_be_one_parameter(x: Read, y: Read) -> bool:
+        return not a.is_overwritten(x.record) and not b.is_overwritten(y.record) and _may_be_one_parameter(x, y)
+
     tests: list[Callable[[Read, Read], bool]] = [
         # First tensors with equal elements: new parameters of one shape are near to each other.
         lambda x, y: is_same(x, y) and _are_equal(x, y),
@@ -239,7 +249,7 @@ def _inputs(
         lambda x, y: is_same(x, y) and _size(x) == _size(y),
         lambda x, y: x.maker is None and y.maker is None and _are_near(x, y),
     ]
-    for test in tests if agree else [*tests, _may_be_one_parameter]:
+    for test in tests if agree else [*tests, may_be_one_parameter]:
         j = 0
         while j < len(read_b):
             i = next((i for i, read in enumerate(read_a) if test(read, read_b[j])), None)
@@ -248,7 +258,11 @@ def _inputs(
             else:
                 pairs.append((read_a.pop(i).record, read_b.pop(j).record))
     pairs.sort(key=lambda pair: order[id(pair[1])])
-    return pairs, ([read.record for read in read_a], [read.record for read in read_b])
+    return pairs, (read_a, read_b)
+
+
+def _records(unpaired: tuple[list[Read], list[Read]]) -> tuple[list[Record], list[Record]]:
+    return [read.record for read in unpaired[0]], [read.record for read in unpaired[1]]
 
 
 def _agree(a: Output, b: Output) -> bool:
@@ -282,8 +296,13 @@ def _size(read: Read) -> int:
 
 
 def _may_be_one_parameter(a: Read, b: Read) -> bool:
-    """Return True if two inputs may be one parameter with different values: no operator made them, sizes are equal."""
-    return a.maker is None and b.maker is None and _size(a) == _size(b) > 1
+    """Return True if two inputs may be one parameter with different values: no operator made them, sizes are equal.
+
+    A mask is no parameter.
+    """
+    if a.maker is not None or b.maker is not None or not _size(a) == _size(b) > 1:
+        return False
+    return not any(tensor is not None and tensor.fills for tensor in (output_of(0, a.record), output_of(0, b.record)))
 
 
 def _is_at_same_index(a: Output, b: Output) -> bool:

@@ -8,7 +8,8 @@ place       operators of eager programs that run equally often in the same modul
 value       the outputs have the same values in some layout; without values, the statistics have to be nearly equal
 parameter   on each side, only one unpaired operator of this operation reads this parameter
 inputs      on each side, only one unpaired operator of this operation reads these outputs of paired operators. If the
-            output is not read on one side, other operators may lie between
+            output is not read on one side, other operators may lie between. Or the operators end stretches that read
+            the same paired outputs, and if possible the same parameters
 order       the longest common subsequence of operations and sizes, for operators whose values differ after a fault
 dataflow    operators without partners that made the corresponding inputs of two paired operators
 """
@@ -19,34 +20,26 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, Optional
 
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
+from ascend_dump.analysis.pairing.by_sources import agreeing_pairs, pair_by_indices, pair_by_sources
 from ascend_dump.analysis.pairing.fusion_names import origins_of
+from ascend_dump.analysis.pairing.paired_operators import PairedOperator, PairedOperators, paired_in_actual, partners
 from ascend_dump.analysis.pairing.program_graph import NEAR, Output, ProgramGraph, Read, output_of
 from ascend_dump.analysis.pairing.same_framework import common
 
-__all__ = ["PairedOperator", "PairedOperators", "pair_operators"]
+__all__ = ["pair_operators"]
 
 #: Pairs by order are made in rounds. Each round pairs this fraction (1/8) of the operators in the same order.
 _AT_ONCE = 8
 
 
-class PairedOperator(NamedTuple):
-    """The position of an operator of actual, and the evidence that an operator of the reference is its partner."""
-
-    position: int
-    how: str
-    confidence: float
-
-
-#: The pairs, by the position of the operator of the reference.
-PairedOperators = dict[int, PairedOperator]
-
-
 def pair_operators(a: ProgramGraph, b: ProgramGraph, mapping: Mapping[str, str]) -> PairedOperators:
     """Pair operators by all passes. mapping: from names of operators of actual to names of the reference."""
     pairs: PairedOperators = {}
+    is_of_pytorch = _is_of_pytorch(a) and _is_of_pytorch(b)
+    a.has_other_optimizer = b.has_other_optimizer = not is_of_pytorch
     _by_mapping(a, b, mapping, pairs)
     _by_provenance(a, b, pairs)
     _by_calls(a, b, pairs, equal=True)
@@ -55,21 +48,16 @@ def pair_operators(a: ProgramGraph, b: ProgramGraph, mapping: Mapping[str, str])
     _by_parameter(a, b, pairs)
     _by_inputs(a, b, pairs)
     _by_value(a, b, pairs, Output.resembles, 0.85)
-    while _by_order(a, b, pairs):
+    if not is_of_pytorch:
+        pair_by_indices(a, b, pairs)
+        pair_by_sources(a, b, pairs, _by_inputs)
+    agreeing = None if is_of_pytorch else agreeing_pairs(a, b, pairs)
+    while _by_order(a, b, pairs, agreeing):
         _by_inputs(a, b, pairs)
     _by_ends(a, b, pairs)
     _by_dataflow(a, b, pairs)
     _drop_strangers(a, b, pairs)
     return pairs
-
-
-def _taken(pairs: PairedOperators) -> set[int]:
-    return {pair.position for pair in pairs.values()}
-
-
-def _partners(pairs: PairedOperators) -> dict[int, int]:
-    """Return the pairs from position in actual to position in the reference."""
-    return {pair.position: position for position, pair in pairs.items()}
 
 
 def _by_mapping(a: ProgramGraph, b: ProgramGraph, mapping: Mapping[str, str], pairs: PairedOperators) -> None:
@@ -85,7 +73,7 @@ def _by_provenance(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> 
     origins = [{position: origins_of(side.operators[position]) for position in side.computing} for side in (a, b)]
     makers = {name: position for position, names in origins[1].items() for name in names}
     named = {b.operators[position].op_name: position for position in b.computing}
-    taken = _taken(pairs)
+    taken = paired_in_actual(pairs)
 
     def pair(position_a: int, position_b: Optional[int], how: str, confidence: float) -> None:
         if position_b is not None and position_b not in pairs and position_a not in taken:
@@ -105,6 +93,11 @@ def _by_provenance(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> 
             pair(position_a, same, "name", 0.9)
 
 
+def _is_of_pytorch(side: ProgramGraph) -> bool:
+    """Return True for an eager program of PyTorch, on a host or on an NPU."""
+    return any("::" in operator.op_type or operator.op_type.startswith("aclnn") for operator in side.operators)
+
+
 def _is_eager(side: ProgramGraph, position: int) -> bool:
     """Return True if the operator is of an eager program, where its name only numbers the calls.
 
@@ -122,7 +115,7 @@ def _by_calls(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators, *, equal
 
     equal: pair only operators that made the same values, because the two sides may have run others in another order
     """
-    taken = _taken(pairs)
+    taken = paired_in_actual(pairs)
     calls_a, calls_b = _calls(a), _calls(b)
     for key in calls_a.keys() & calls_b.keys():
         if [_call(a, position) for position in calls_a[key]] == [_call(b, position) for position in calls_b[key]]:
@@ -158,7 +151,7 @@ def _by_value(
     """
     outputs = sorted((a.tensors[position][0] for position in a.computing), key=lambda output: output.norm)
     norms = [output.norm for output in outputs]
-    taken = _taken(pairs)
+    taken = paired_in_actual(pairs)
     for count, position_b in enumerate(b.computing):
         tensor = b.tensors[position_b][0]
         if position_b in pairs or tensor.size < 2 or tensor.norm == 0:
@@ -201,7 +194,7 @@ def _elements(output: Output) -> tuple[int, float, float, float]:
 
 
 def _by_parameter(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
-    taken = _taken(pairs)
+    taken = paired_in_actual(pairs)
     readers_a, readers_b = (
         _readers(side, [position for position in side.computing if position not in paired])
         for side, paired in ((a, taken), (b, set(pairs)))
@@ -240,7 +233,7 @@ def _by_inputs(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None
     """Pair operators with the same paired inputs, again and again: other operators read the outputs of new pairs."""
     shared: list[Hashable] = [None]
     while shared:
-        keys_a, keys_b = _by_key(a, _partners(pairs)), _by_key(b, {position: position for position in pairs})
+        keys_a, keys_b = _by_key(a, partners(pairs)), _by_key(b, {position: position for position in pairs})
         shared = [key for key in keys_a.keys() & keys_b.keys() if len(keys_a[key]) == len(keys_b[key]) == 1]
         for key in shared:
             pairs[keys_b[key][0]] = PairedOperator(keys_a[key][0], "inputs", 0.85)
@@ -251,23 +244,30 @@ def _by_key(side: ProgramGraph, partner: Mapping[int, int]) -> dict[Hashable, li
     by_key: dict[Hashable, list[int]] = {}
     for position in side.computing:
         makers = [read.maker for read in side.reads(position) if read.maker is not None]
+        if side.is_of_optimizer(position):
+            continue
         if position not in partner and makers and all(maker in partner for maker in makers):
             key = (side.does(position), frozenset(partner[maker] for maker in makers), side.tensors[position][0].size)
             by_key.setdefault(key, []).append(position)
     return by_key
 
 
-def _by_order(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> bool:
+def _by_order(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators, agreeing: Optional[Mapping[int, int]]) -> bool:
     """Pair the first of the operators in the same order; return False if there are none.
 
     Only a part is paired at a time, because the inputs of new pairs are better evidence for the other operators.
+
+    agreeing: the pairs with the same values; None for all pairs. Operators that lead to them are left out, because one
+    program may compute the same values in another way.
     """
-    taken = _taken(pairs)
-    # Operators that lead to paired ones are left out: one program may compute the same values in another way.
-    inner = a.leading_to(taken), b.leading_to(set(pairs))
+    taken = paired_in_actual(pairs)
+    settled = partners(pairs) if agreeing is None else agreeing
+    inner = a.leading_to(settled, taken), b.leading_to(settled.values(), pairs)
     free_a = [position for position in a.computing if position not in taken and position not in inner[0]]
     free_b = [position for position in b.computing if position not in pairs and position not in inner[1]]
-    partner = _partners(pairs)
+    free_a = [position for position in free_a if not a.is_of_optimizer(position)]
+    free_b = [position for position in free_b if not b.is_of_optimizer(position)]
+    partner = partners(pairs)
     ordered = []
     for i, j in common([_key(a, position) for position in free_a], [_key(b, position) for position in free_b]):
         read_a = {partner[maker] for _, _, maker in a.reads(free_a[i]) if maker in partner}
@@ -288,11 +288,11 @@ def _by_ends(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
     keeps a part for its gradients.
     """
     sides = []
-    for side, partner in ((a, _partners(pairs)), (b, {position: position for position in pairs})):
+    for side, partner in ((a, partners(pairs)), (b, {position: position for position in pairs})):
         inner, paired = side.leading_to(set(partner)), set(partner)
         ends: dict[Hashable, list[tuple[int, bool]]] = {}
         for position in side.computing:
-            if position not in partner:
+            if position not in partner and not side.is_of_optimizer(position):
                 makers = {partner[maker] for _, _, maker in side.reads_outside(position, paired) if maker is not None}
                 if makers:
                     key = (side.does(position), frozenset(makers), side.tensors[position][0].size)
@@ -309,7 +309,7 @@ def _drop_strangers(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) ->
     """Drop weak pairs whose inputs are not the same: a difference between guessed partners would prove nothing."""
     strangers = [0]
     while strangers:
-        partner, paired = _partners(pairs), set(pairs)
+        partner, paired = partners(pairs), set(pairs)
         strangers = []
         for position, pair in pairs.items():
             if pair.how in ("order", "dataflow"):
@@ -357,7 +357,7 @@ def _read_one_tensor(
 
 
 def _by_dataflow(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
-    taken = _taken(pairs)
+    taken = paired_in_actual(pairs)
     # Pairs with equal values are left out: the operators before them are right.
     waiting = sorted((position for position, pair in pairs.items() if pair.how != "value"), reverse=True)
     while waiting:

@@ -12,7 +12,7 @@ from ascend_dump.analysis.numerics.device_formats import as_in_model
 from ascend_dump.analysis.numerics.permutations import find_layout
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
 from ascend_dump.analysis.operators.names import continues, is_source, is_view, operation
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.errors import AscendDumpError, NotSupported, ReadError
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Output", "ProgramGraph", "Read", "output_of"]
 
-_ADDITION, _PRODUCT, _LINEAR, _INSIDE = "add", "matmul", "linear", "inside of linear"
+_ADDITION, _PRODUCT, _FACTOR, _LINEAR, _INSIDE = "add", "matmul", "mul", "linear", "inside of linear"
 #: Prefix of the names of backward operators in MindSpore and TensorFlow.
 _GRADIENTS = re.compile(r"(?:^|/)(?:[Gg]radients(?:_\d+)?|gradient_tape)/")
 #: Largest relative difference of statistics of the same values. _NEARER applies if statistics are the only evidence.
 NEAR, _NEARER = 1e-3, 1e-4
+#: Fills of a mask are at most -_FILL, and _FILL_SHARE times as large as all other elements.
+_FILL, _FILL_SHARE = 1e3, 100
+#: Maximum number of indices that are compared.
+_MOST_INTEGERS = 1 << 16
 
 
 class Read(NamedTuple):
@@ -49,6 +53,7 @@ class Output:
     operator  the position of the operator
     array     the values; None if the dump has statistics only
     size      number of elements
+    fills     number of elements that a mask filled with a huge negative number; the array has infinities there
 
     The norm, sum (`total`), minimum (`low`) and maximum (`high`) are those of the finite elements.
     """
@@ -61,6 +66,7 @@ class Output:
     total: float
     low: float
     high: float
+    fills: int = 0
 
     def is_same(self, output: Output) -> bool:
         """Return True if both outputs have nearly the same values in some layout.
@@ -76,7 +82,7 @@ class Output:
         return (self.array is None or output.array is None) and self._near(output, NEAR)
 
     def _near(self, output: Output, share: float) -> bool:
-        if self.size != output.size:
+        if (self.size, self.fills) != (output.size, output.fills):
             return False
         scale = max(self.norm, output.norm)
         rms = scale / math.sqrt(self.size)
@@ -102,6 +108,8 @@ class ProgramGraph:
 
     def __init__(self, operators: Sequence[Operator]) -> None:
         self.operators = operators
+        #: True if the other program is of another framework, whose optimizers compute the same in other ways.
+        self.has_other_optimizer = False
         #: By the identity of a view: the tensor that it is a view of.
         self.views: dict[Hashable, Hashable] = {}
         #: By the identity of a tensor: the types in which it and its views are recorded.
@@ -110,29 +118,31 @@ class ProgramGraph:
         self.makers: dict[Hashable, int] = {}
         self.computing: list[int] = []
         self._reads: dict[int, list[Read]] = {}
+        #: By the identity of the object: the position of the operator that has this record as an input.
+        self._readers = {id(record): number for number, operator in enumerate(operators) for record in operator.inputs}
         self.tensors: list[list[Output]] = [[] for _ in operators]
         for position, operator in enumerate(operators):
             self._add(position, operator)
         self._continued = {fused for position in self.computing for fused in self.before(position)}
         self._backward = [_is_backward(operator) for operator in operators]
+        self._last_backward = max(filter(self._backward.__getitem__, self.computing), default=len(operators))
 
     def _add(self, position: int, operator: Operator) -> None:
         if is_source(operator.op_type) or not operator.outputs:
             return
         read = [identity_of(record) for record in operator.inputs]
         if is_view(operator.op_type) and not _alters(operator):
+            # TensorFlow's `Split` has the axis as its first input.
+            source = max(operator.inputs, key=_size, default=None)
+            viewed = None if source is None else identity_of(source)
             for record in operator.outputs:
                 written = identity_of(record)
-                if (
-                    written is not None
-                    and read
-                    and read[0] is not None
-                    and written not in self.makers
-                    and written not in read
-                ):
-                    self.views.setdefault(written, self.root(read[0]))
-                    types = self.types.setdefault(self.root(read[0]), set())
-                    types.update((operator.inputs[0].dtype, record.dtype))
+                if source is None or viewed is None or written is None:
+                    continue
+                if written not in self.makers and written not in read:
+                    self.views.setdefault(written, self.root(viewed))
+                    types = self.types.setdefault(self.root(viewed), set())
+                    types.update((source.dtype, record.dtype))
                     self.types[written] = types
             return
         for record in [*operator.outputs]:
@@ -157,8 +167,19 @@ class ProgramGraph:
         """
         return self._does(position), self._backward[position]
 
+    def is_backward(self, position: int) -> bool:
+        return self._backward[position]
+
+    def is_of_optimizer(self, position: int) -> bool:
+        """Return True for operators after the backward pass, if optimizers compute the same in other ways."""
+        return self.has_other_optimizer and position > self._last_backward
+
     def is_linear(self, position: int) -> bool:
         return self._does(position) == _LINEAR
+
+    def is_inside_linear(self, position: int) -> bool:
+        """Return True if the operator and a later one are one operator in other frameworks."""
+        return position in self._continued
 
     def _does(self, position: int) -> str:
         if position in self._continued:
@@ -179,9 +200,35 @@ class ProgramGraph:
             if names:
                 makers = [maker for _, _, maker in self.reads(current) if maker is not None]
                 makers = [maker for maker in makers if operator_class(self.operators[maker].op_type) in names]
+                if makers and not self._may_be_fused(current):
+                    continue
                 continued += makers
                 stack += makers
         return continued
+
+    def _may_be_fused(self, position: int) -> bool:
+        """Return True if an operator after a product may belong to a linear layer: a bias, or a factor of the layer.
+
+        An addition of two results of equal size is a residual, and a product with a tensor is no factor.
+        """
+        operator = self.operators[position]
+        sizes = [_size(read.record) for read in self.reads(position)]
+        if operation(operator.op_type) == _ADDITION:
+            size = self.tensors[position][0].size
+            return any(read.maker is None for read in self.reads(position)) or any(part < size for part in sizes)
+        return operation(operator.op_type) != _FACTOR or len(sizes) < 2 or 1 in sizes
+
+    def reader_of(self, record: Record) -> Optional[int]:
+        """Return the position of the operator whose input a record is."""
+        return self._readers.get(id(record))
+
+    def is_overwritten(self, record: Record) -> bool:
+        """Return True if the operator that reads an input also writes to its memory, as an optimizer does."""
+        reader = self.reader_of(record)
+        if reader is None or storage_of(record) is None:
+            return False
+        storages = {storage[0] for output in self.operators[reader].outputs if (storage := storage_of(output))}
+        return (storage_of(record) or (None,))[0] in storages
 
     def root(self, identity: Optional[Hashable]) -> Optional[Hashable]:
         """Return the identity of the tensor that a view belongs to; the identity itself for other tensors."""
@@ -201,10 +248,26 @@ class ProgramGraph:
                 reads.append(Read(record, root, maker if maker is not None and maker < position else None))
         return reads
 
-    def leading_to(self, paired: Collection[int]) -> set[int]:
-        """Return the unpaired operators whose outputs lead to a paired operator, directly or through others."""
+    def integers(self, position: int) -> Optional[tuple[int, ...]]:
+        """Return the elements of the largest input of integers; None if there is none, or it is very large."""
+        inputs = self.operators[position].inputs
+        indices = [record for record in inputs if (record.dtype or "").startswith(("int", "uint"))]
+        record = max(indices, key=_size, default=None)
+        if record is None or not 1 < _size(record) <= _MOST_INTEGERS:
+            return None
+        try:
+            return tuple(as_in_model(record).reshape(-1).tolist())
+        except AscendDumpError:
+            return None
+
+    def leading_to(self, operators: Collection[int], paired: Optional[Collection[int]] = None) -> set[int]:
+        """Return the unpaired operators whose outputs lead to these paired ones, directly or through unpaired others.
+
+        paired: all paired operators; None if these are all
+        """
+        paired = operators if paired is None else paired
         leading: set[int] = set()
-        stack = list(paired)
+        stack = list(operators)
         while stack:
             for _, _, maker in self.reads(stack.pop()):
                 if maker is not None and maker not in paired and maker not in leading:
@@ -250,6 +313,10 @@ def _is_backward(operator: Operator) -> bool:
     return operator.phase == "backward" or _GRADIENTS.search(operator.op_name) is not None
 
 
+def _size(record: Record) -> int:
+    return math.prod(record.shape or ())
+
+
 def _is_float(record: Record) -> bool:
     return (record.dtype or "").startswith(("float", "bfloat", "complex"))
 
@@ -285,11 +352,29 @@ def _read_output(position: int, record: Record) -> Optional[Output]:
     import numpy as np
 
     values = array.astype(np.float64)
+    fills = _fills(values)
+    if fills is not None:
+        # They would hide differences of all other elements.
+        array = np.where(fills, array.dtype.type(-np.inf), array)
+        values[fills] = -np.inf
     finite = values[np.isfinite(values)]
     if not finite.size:
         finite = np.zeros(1)
     norm, total = float(np.linalg.norm(finite)), float(finite.sum())
-    return Output(position, record, array, array.size, norm, total, float(finite.min()), float(finite.max()))
+    low, high = float(finite.min()), float(finite.max())
+    return Output(position, record, array, array.size, norm, total, low, high, 0 if fills is None else int(fills.sum()))
+
+
+def _fills(values: np.ndarray) -> Optional[np.ndarray]:
+    """Return where a mask put a huge negative number, such as -1e9 in the scores of an attention; None if nowhere."""
+    import numpy as np
+
+    low = float(np.min(values, initial=0.0, where=np.isfinite(values)))
+    if low > -_FILL:
+        return None
+    fills: np.ndarray = np.isfinite(values) & (values < 0.9 * low)
+    others = float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values) & ~fills))
+    return fills if fills.sum() > 1 and others < -low / _FILL_SHARE else None
 
 
 def _of_statistics(position: int, record: Record) -> Optional[Output]:

@@ -21,7 +21,7 @@ from ascend_dump.dump_format import Placement
 from ascend_dump.errors import NotSupported
 from ascend_dump.reading import Record
 
-__all__ = ["Match", "RecordPair", "align", "common", "crossings"]
+__all__ = ["Match", "OneSided", "OtherSource", "RecordPair", "align", "common", "crossings"]
 
 #: Maximum number of operators that are aligned at once, because the memory grows with its square.
 _WINDOW = 1 << 12
@@ -30,6 +30,21 @@ _STRONG = 0.9
 
 RecordPair = tuple[Optional[Record], Optional[Record]]
 _Key = Callable[[Operator], Optional[Hashable]]
+
+
+class OneSided(NamedTuple):
+    """An operator that only one side runs: its output, and the input that only this side reads."""
+
+    of_actual: bool
+    output: Record
+    read: Record
+
+
+class OtherSource(NamedTuple):
+    """Inputs of one size that read outputs of operators which are no pair, and the names of these operators."""
+
+    inputs: tuple[Record, Record]
+    names: tuple[str, str]
 
 
 class Match(NamedTuple):
@@ -42,6 +57,9 @@ class Match(NamedTuple):
     unpaired_inputs  further inputs of each side, if `tensors` is set
     is_crossed       True if a commutative operator has its two inputs in one order in actual, and in the opposite order
                      in the reference
+    one_sided        between frameworks: an output of an operator before this one that reads a tensor which the other
+                     side does not read; None if there is none
+    other_source     between frameworks: the only input of each side without a partner; None if these are not one each
     """
 
     actual: Operator
@@ -51,6 +69,8 @@ class Match(NamedTuple):
     tensors: Optional[tuple[Sequence[RecordPair], Sequence[RecordPair]]] = None
     unpaired_inputs: tuple[Sequence[Record], Sequence[Record]] = ((), ())
     is_crossed: bool = False
+    one_sided: Optional[OneSided] = None
+    other_source: Optional[OtherSource] = None
 
     @property
     def inputs(self) -> Sequence[RecordPair]:

@@ -107,7 +107,7 @@ def test_flags_of_other_bytes_differ_for_certain(tmp_path: Path) -> None:
 
     origin = compared(tmp_path, roll).origins[0]
     assert (origin.module, origin.op_type, origin.kind) == ("attentions.0", "aten::roll", "structure")
-    assert "its type has no rounding" in " ".join(origin.evidence)
+    assert "the type has no rounding" in " ".join(origin.evidence)
 
 
 @pytest.mark.parametrize("eps", [1e-3, 2e-5])
