@@ -11,7 +11,7 @@ from ascend_dump.analysis.alignment.model_calls import ModelCall
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_source, moves_elements
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.same_framework import Match, align
 from ascend_dump.errors import AscendDumpError
@@ -28,6 +28,7 @@ __all__ = [
     "is_append",
     "is_made_number",
     "is_place_of_extreme",
+    "last_results",
     "makes_mask",
     "orders_before",
     "orders_in",
@@ -193,7 +194,38 @@ def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
     last = max((n for n, operator in enumerate(operators) if id(operator) in paired), default=len(operators))
     behind = operators[last + 1 :]
     first = next((n for n, op in enumerate(behind) if operator_class(op.op_type) in _CHOOSING), len(behind))
-    return {id(operator) for operator in behind[first:]}
+    chosen = {id(operator) for operator in behind[first:]}
+    # What only these operators read belongs to the choice as well, such as a division by the temperature.
+    for n in range(first - 1, -1, -1):
+        readers = _readers(behind[n], behind[n + 1 :])
+        if readers and all(id(reader) in chosen for reader in readers):
+            chosen.add(id(behind[n]))
+    return chosen
+
+
+def last_results(actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]) -> list[Match]:
+    """Return the match of the last results of both sides, if another operator makes them: a product or a quotient.
+
+    Each side has to have exactly one operator that computes floats behind the last one with a partner.
+    """
+    paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+    last = []
+    for side in (actual, reference):
+        computing = [operator for operator in side if computes_floats(operator)]
+        if len(computing) < 2 or id(computing[-1]) in paired or id(computing[-2]) not in paired:
+            return []
+        last.append(computing[-1])
+    return [Match(last[0], last[1], "order", 0.5)]
+
+
+def _readers(operator: Operator, later: Sequence[Operator]) -> list[Operator]:
+    """Return the later operators that read memory to which an operator writes."""
+    storages = {storage[0] for record in operator.outputs if (storage := storage_of(record)) is not None}
+    return [
+        op
+        for op in later
+        if any((read := storage_of(record)) is not None and read[0] in storages for record in op.inputs)
+    ]
 
 
 def makes_mask(match: Match) -> bool:

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Optional
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.alignment.built_otherwise.borders import Borders, RecordKey
+from ascend_dump.analysis.alignment.built_otherwise.merged_products import merge_products
+from ascend_dump.analysis.alignment.built_otherwise.products import same_weights, wide_products
+from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
+    OperatorGroups,
+    are_built_otherwise,
+    divided,
+    in_one_order,
+)
 from ascend_dump.analysis.alignment.fixed_caches import room_of
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, Token
 from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token, writes_to_slots
-from ascend_dump.analysis.alignment.picked_values import picking_operators, unchanging_operators
-from ascend_dump.analysis.alignment.products import same_weights, wide_products
-from ascend_dump.analysis.alignment.rebuilt_parts import (
-    OperatorGroups,
-    are_built_otherwise,
-    between_borders,
-    divided,
-    in_one_order,
-    is_inside,
-)
+from ascend_dump.analysis.alignment.picked_values import is_unchanging, picking_operators, unchanging_operators
 from ascend_dump.analysis.alignment.token_groups import (
     base_of,
     chosen_behind,
@@ -34,6 +34,7 @@ from ascend_dump.analysis.alignment.token_groups import (
     is_append,
     is_made_number,
     is_place_of_extreme,
+    last_results,
     makes_mask,
     orders_before,
     orders_in,
@@ -57,6 +58,7 @@ from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class, writes
+from ascend_dump.analysis.pairing.data_flow import DataFlow
 from ascend_dump.analysis.pairing.same_framework import Match, align
 from ascend_dump.common.units import counted
 from ascend_dump.errors import AscendDumpError, NotSupported
@@ -82,6 +84,14 @@ _CLEARLY = 0.8
 _ATTENDING = frozenset({"bmm", "baddbmm", "matmul", "_softmax", "softmax"})
 
 
+class _Program(NamedTuple):
+    """The operators of the base call of each side, their pairs, and by `id` of a record the record to compare."""
+
+    sides: Sequence[Sequence[Operator]]
+    matches: Sequence[Match]
+    parts: dict[int, Optional[Record]]
+
+
 class TokenAlignment:
     """The tokens that two programs have in common, and the operators of both with the values of these tokens.
 
@@ -102,6 +112,7 @@ class TokenAlignment:
                     f"{side} records no ids of tokens that an embedding reads",
                     hint="capture the whole model with mode='all' and data='tensor'",
                 )
+        merge_products((calls, reference_calls))
         partners = pair_sequences(sequences, reference_sequences)
         order = dict.fromkeys(
             token
@@ -159,12 +170,47 @@ class TokenAlignment:
             for match in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)
             if not makes_mask(match)
         ]
+        matches += last_results(sides[0], sides[1], matches)
         parts: dict[int, Optional[Record]] = {}
         self._pass_through(groups, left_out, matches, parts)
-        for index, match in enumerate(matches):
-            of_calls = groups[0][1][match.actual.position], groups[1][1][match.reference.position]
-            matches[index] = self._add_match(match, of_calls, parts)
-        matches = self._add_unpaired(sides, matches, parts)
+        self._calls_of = groups[0][1], groups[1][1]
+        matches = [self._add_match(match, self._of_calls(match), parts) for match in matches]
+        self._add_unpaired(sides, matches, parts)
+        self._program = _Program(sides, matches, parts)
+        return self._kept()
+
+    def without_harmless(
+        self, differing: Set[RecordKey]
+    ) -> Optional[tuple[list[Operator], list[Operator], list[Match]]]:
+        """Return the same as `operators`, without what is different but leads only to tensors that agree.
+
+        It is called after `operators`. None if nothing is left out.
+
+        differing: the key of each record that differs between the two sides
+        """
+        if not differing:
+            return None
+        sides, matches, parts = self._program
+        count = _count_compared(parts)
+        borders = Borders(self._flows, self._origins, matches, parts, self._unit)
+        matches = borders.believed(differing)
+        matches += [self._add_match(match, self._of_calls(match), parts) for match in last_results(*sides, matches)]
+        paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+        for number, side in enumerate(sides):
+            for operator in side:
+                if id(operator) not in paired and (is_unchanging(operator) or borders.is_inside(operator, number)):
+                    self._omitted[_REBUILT] += computes_floats(operator)
+                    parts.update(dict.fromkeys(map(id, operator.records)))
+        self._program = _Program(sides, matches, parts)
+        return None if _count_compared(parts) == count else self._kept()
+
+    def _of_calls(self, match: Match) -> tuple[dict[int, Operator], dict[int, Operator]]:
+        """Return the two operators of a match in all calls, by index of the call."""
+        return self._calls_of[0][match.actual.position], self._calls_of[1][match.reference.position]
+
+    def _kept(self) -> tuple[list[Operator], list[Operator], list[Match]]:
+        """Return the operators of both sides with the records that are compared, and the pairs of operators."""
+        sides, matches, parts = self._program
         actual, reference = (replaced(side, parts) for side in sides)
         kept = [
             match._replace(actual=actual[match.actual.position], reference=reference[match.reference.position])
@@ -182,9 +228,15 @@ class TokenAlignment:
         for grouped, (_, of_calls) in zip(self._grouped, groups):
             grouped.update((index, op.op_name) for group in of_calls.values() for index, op in group.items())
         self._is_rebuilt = are_built_otherwise(groups[0][0], groups[1][0])
+        self._flows = [DataFlow(operators) for operators, _ in groups]
+        self._origins = [list(range(len(operators))) for operators, _ in groups]
         if self._is_rebuilt:
-            wide = [wide_products(groups[side][0], groups[1 - side][0]) for side in (0, 1)]
+            wide = [wide_products(groups[side][0], groups[1 - side][0], may_reorder=not side) for side in (0, 1)]
             groups = [divided(group, parts) for group, parts in zip(groups, wide)]
+            self._origins = [
+                [position for position in origins for _ in parts.get(position, [None])]
+                for origins, parts in zip(self._origins, wide)
+            ]
         return groups
 
     def _left_out_operators(
@@ -223,19 +275,18 @@ class TokenAlignment:
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for (of_base, _), reasons, sources in zip(groups, left_out, self._sources):
             for operator in of_base:
-                reason = reasons.get(id(operator), _ONE_SIDED)
-                if id(operator) not in paired and (id(operator) in reasons or not computes_floats(operator)):
+                if id(operator) in paired:
+                    continue
+                reason = reasons.get(id(operator), _UNCHANGING if is_unchanging(operator) else _ONE_SIDED)
+                if reason != _ONE_SIDED or not computes_floats(operator):
                     sources.pass_through(operator)
                     self._omitted[reason] += len(list(operator.records))
                     parts.update(dict.fromkeys(map(id, operator.records)))
 
     def _add_unpaired(
-        self, sides: Sequence[Sequence[Operator]], matches: list[Match], parts: dict[int, Optional[Record]]
-    ) -> list[Match]:
-        """Note in `parts` which records of unpaired operators are kept; return the matches that are not doubtful."""
-        agreeing: set[int] = set()
-        if self._is_rebuilt:
-            matches = list(between_borders(matches, parts, self._unit, agreeing))
+        self, sides: Sequence[Sequence[Operator]], matches: Sequence[Match], parts: dict[int, Optional[Record]]
+    ) -> None:
+        """Note in `parts` which records of unpaired operators are compared."""
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for side, sources in zip(sides, self._sources):
             behind = chosen_behind(side, paired)
@@ -245,14 +296,10 @@ class TokenAlignment:
                 if id(operator) in behind:
                     self._omitted[_CHOSEN] += len(list(operator.records))
                     parts.update(dict.fromkeys(map(id, operator.records)))
-                    continue
-                inside = self._is_rebuilt and is_inside(operator, matches, side is sides[0], agreeing)
-                self._omitted[_REBUILT] += inside
-                if computes_floats(operator) and not inside:
+                elif computes_floats(operator):
                     parts.update({id(record): sources.placed_whole(record, operator) for record in operator.records})
                 else:
                     parts.update(dict.fromkeys(map(id, operator.records)))
-        return matches
 
     def _add_match(
         self,
@@ -443,3 +490,7 @@ class TokenAlignment:
             f"{counted(len(self.calls[0]), 'call')} of actual and {len(self.calls[1])} of the reference; "
             f"{self._joined} tensors were joined along them, {self._whole} have no tokens{not_compared}"
         )
+
+
+def _count_compared(parts: Mapping[int, Optional[Record]]) -> int:
+    return sum(part is not None for part in parts.values())
