@@ -206,15 +206,18 @@ def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
 def last_results(actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]) -> list[Match]:
     """Return the match of the last results of both sides, if another operator makes them: a product or a quotient.
 
-    Each side has to have exactly one operator that computes floats behind the last one with a partner.
+    Behind the last operator with a partner, each side has to have exactly one operator that computes floats, apart from
+    operators that choose tokens.
     """
     paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
     last = []
     for side in (actual, reference):
         computing = [operator for operator in side if computes_floats(operator)]
-        if len(computing) < 2 or id(computing[-1]) in paired or id(computing[-2]) not in paired:
+        begin = 1 + max((n for n, operator in enumerate(computing) if id(operator) in paired), default=-1)
+        chosen = chosen_behind(side, paired)
+        if not 0 < begin < len(computing) or any(id(operator) not in chosen for operator in computing[begin + 1 :]):
             return []
-        last.append(computing[-1])
+        last.append(computing[begin])
     return [Match(last[0], last[1], "order", 0.5)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.model_calls import INTEGERS
 from ascend_dump.analysis.alignment.token_ways import (
@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from ascend_dump.statistics import Statistics
 
 __all__ = [
+    "NO_ROUNDING",
     "CommonTokens",
     "MemorySources",
+    "Rounding",
     "TensorOfCalls",
     "TokenPart",
     "distance",
@@ -146,6 +148,22 @@ class TensorOfCalls:
         return result
 
 
+class Rounding(NamedTuple):
+    """The rounding before a tensor, in operators that are not compared.
+
+    error      the relative distance of the tensors that these operators read
+    operators  the number of operators that compute
+    unit       the coarsest unit of rounding
+    """
+
+    error: float
+    operators: int
+    unit: float
+
+
+NO_ROUNDING = Rounding(0.0, 0, 0.0)
+
+
 class TokenPart:
     """Reads the values of common tokens of one tensor. numbers: numbers of the tokens that both sides have there"""
 
@@ -164,6 +182,8 @@ class TokenPart:
         self.memory: Optional[Hashable] = None
         #: The integer type to which values are converted, because the other side has it; "" if they are not converted.
         self.integer_type = ""
+        #: The rounding in operators before this tensor that are not compared.
+        self.rounding = NO_ROUNDING
 
     @property
     def records(self) -> Mapping[int, Record]:
@@ -364,7 +384,9 @@ def distance(a: Record, b: Record) -> float:
 
     try:
         with np.errstate(all="ignore"):
-            x, y = (np.nan_to_num(record.numpy().astype(np.float64).reshape(-1)) for record in (a, b))
+            arrays = [record.numpy() for record in (a, b)]
+            wide = np.complex128 if any(map(np.iscomplexobj, arrays)) else np.float64
+            x, y = (np.nan_to_num(array.astype(wide).reshape(-1)) for array in arrays)
             return float(np.linalg.norm(x - y) / max(float(np.linalg.norm(y)), 1e-300))
     except AscendDumpError:
         return math.inf

@@ -194,13 +194,16 @@ class TokenAlignment:
         count = _count_compared(parts)
         borders = Borders(self._flows, self._origins, matches, parts, self._unit)
         matches = borders.believed(differing)
-        matches += [self._add_match(match, self._of_calls(match), parts) for match in last_results(*sides, matches)]
+        matches += [
+            self._add_match(match, self._of_calls(match), parts) for match in last_results(sides[0], sides[1], matches)
+        ]
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for number, side in enumerate(sides):
             for operator in side:
                 if id(operator) not in paired and (is_unchanging(operator) or borders.is_inside(operator, number)):
                     self._omitted[_REBUILT] += computes_floats(operator)
                     parts.update(dict.fromkeys(map(id, operator.records)))
+        borders.note_rounding(matches)
         self._program = _Program(sides, matches, parts)
         return None if _count_compared(parts) == count else self._kept()
 

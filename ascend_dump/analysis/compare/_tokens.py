@@ -123,7 +123,9 @@ def _differing_tokens(pair: Pair) -> list[int]:
     if a is None or b is None or part is None or token_part(b) is None:
         return []
     try:
-        x, y = (record.numpy().astype(np.float64).reshape(len(part.numbers), -1) for record in (a, b))
+        arrays = [record.numpy().reshape(len(part.numbers), -1) for record in (a, b)]
+        wide = np.complex128 if any(map(np.iscomplexobj, arrays)) else np.float64
+        x, y = (array.astype(wide) for array in arrays)
     except (AscendDumpError, TypeError, ValueError):
         return []
     with np.errstate(all="ignore"):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Optional
 
+from ascend_dump.analysis.alignment.token_parts import NO_ROUNDING, token_part
 from ascend_dump.analysis.judging.discrete_operators import is_wrong, why_both_are_right
 from ascend_dump.analysis.judging.elementwise import (
     ElementErrors,
@@ -45,6 +46,8 @@ __all__ = ["NoiseJudge"]
 
 #: Tensors with more elements are not judged element by element: their copies in float64 would take gigabytes.
 _MOST_ELEMENTS = 1 << 26
+#: The largest noise of an element, if only the root mean square of the noise is known, as a multiple of it.
+_MOST_OF_NOISE = 8.0
 #: Returns why both outputs of a pair are right for their inputs; None if they are not.
 Settle = Callable[[Match, Record, Record], Optional[str]]
 
@@ -65,7 +68,13 @@ class NoiseJudge:
         """Return the verdict on an input that no recorded operator produced, and the reason."""
         assert difference.measure is not None
         rules = self._rules.of(b.op_name, b.op_type)
-        return self._adjusted(difference, judge(difference.measure, type_of(a, b), rules, cast=difference.cast), b)
+        part = token_part(a)
+        rounding = NO_ROUNDING if part is None else part.rounding
+        size = rounding.error * difference.measure.rms
+        noise = Noise(size, rounding.unit, _MOST_OF_NOISE * size)
+        between = math.sqrt(max(rounding.operators, 1))
+        verdict = judge(difference.measure, type_of(a, b), rules, cast=difference.cast, noise=noise, between=between)
+        return self._adjusted(difference, verdict, b)
 
     def of_border(
         self,

@@ -13,9 +13,9 @@ from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product
 from ascend_dump.analysis.alignment.token_groups import computes_floats
-from ascend_dump.analysis.alignment.token_parts import distance
+from ascend_dump.analysis.alignment.token_parts import NO_ROUNDING, Rounding, distance, token_part
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.pairing.data_flow import DataFlow
+from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
 from ascend_dump.analysis.pairing.same_framework import Match, RecordPair
 from ascend_dump.reading import Record
 
@@ -24,12 +24,14 @@ __all__ = ["Borders", "RecordKey"]
 #: Side (0 for actual), name of the operator, "input" or "output", and index.
 RecordKey = tuple[int, str, str, int]
 #: Tensors with a larger relative distance do not agree: in rounding units, but at least _LEAST_APART.
-_UNITS_APART, _LEAST_APART = 64.0, 1e-4
+_UNITS_APART, _LEAST_APART = 16.0, 1e-4
 #: A difference may only be ignored if it is this many times larger than what is left of it in all results.
 _TIMES_LESS = 10.0
+#: Maximum number of operators that are searched for the rounding before a tensor.
+_MOST_BEFORE = 256
 
 
-class _Side(NamedTuple):
+class _ProgramSide(NamedTuple):
     """One program. flow: the readers of its operators; matches: by position; parts: positions of divided operators"""
 
     flow: DataFlow
@@ -58,15 +60,18 @@ class Borders:
         unit       the rounding unit
         """
         self._parts, self._matches = parts, matches
+        self._unit = unit
         self._limit = max(_UNITS_APART * unit, _LEAST_APART)
         self._distances: dict[tuple[int, str], Optional[float]] = {}
-        self._sides: list[_Side] = []
+        #: By `id` of two compared records.
+        self._of_parts: dict[tuple[int, int], float] = {}
+        self._sides: list[_ProgramSide] = []
         for side, (flow, original) in enumerate(zip(flows, positions)):
             of_position: dict[int, list[int]] = {}
             for position, number in enumerate(original):
                 of_position.setdefault(number, []).append(position)
             by_position = {(match.reference if side else match.actual).position: match for match in matches}
-            self._sides.append(_Side(flow, by_position, of_position, dict(enumerate(original))))
+            self._sides.append(_ProgramSide(flow, by_position, of_position, dict(enumerate(original))))
 
     def believed(self, differing: Container[RecordKey]) -> list[Match]:
         """Return the matches without those whose results differ, although everything computed from them agrees.
@@ -111,16 +116,63 @@ class Borders:
             if of_input is not None and of_input > max(self._limit, _TIMES_LESS * apart):
                 self._parts.update({id(record): None for record in pair if record is not None})
 
+    def note_rounding(self, matches: Sequence[Match]) -> None:
+        """Note in the compared inputs how much rounding precedes them, if operators before them are left out.
+
+        matches: those that are compared
+        """
+        for number, of_side in enumerate(self._sides):
+            kept = {(match.reference if number else match.actual).position: match for match in matches}
+            for match in matches:
+                operator = match.reference if number else match.actual
+                sources = of_side.flow.sources[of_side.original[operator.position]]
+                for record, source in zip(operator.inputs, sources):
+                    pair = next((pair for pair in match.inputs if pair[number] is record), (None, None))
+                    part = None if pair[0] is None else token_part(self._parts.get(id(pair[0])))
+                    made = source.maker or source.root
+                    if part is not None and made is not None and made.position != OUTSIDE:
+                        part.rounding = max(part.rounding, self._rounding(of_side, made.position, kept))
+
+    def _rounding(self, of_side: _ProgramSide, maker: int, kept: Mapping[int, Match]) -> Rounding:
+        """Return the rounding in a tensor. maker: its operator; kept: the compared operators, by position"""
+        waiting, seen = [maker], {maker}
+        error, count = 0.0, 0
+        while waiting and len(seen) < _MOST_BEFORE:
+            position = waiting.pop()
+            distances = [
+                self._distance(kept[part], "outputs") for part in of_side.parts.get(position, ()) if part in kept
+            ]
+            known = [apart for apart in distances if apart is not None]
+            if known:
+                error = max(error, *known)
+                continue
+            count += computes_floats(of_side.flow.operators[position])
+            for source in of_side.flow.sources[position]:
+                made = source.maker or source.root
+                if made is not None and made.position not in (OUTSIDE, *seen):
+                    seen.add(made.position)
+                    waiting.append(made.position)
+        is_direct = len(seen) == 1 and not count
+        return NO_ROUNDING if is_direct else Rounding(error, count, self._unit)
+
     def is_inside(self, operator: Operator, side: int) -> bool:
         """Return True if everything that is computed from an operator without a partner agrees. side: 0 for actual"""
         return self._remaining(side, operator) <= self._limit
 
     def _is_harmless(self, match: Match) -> bool:
-        if match.how == "mapping" or (is_product(match.reference) and is_product(match.actual)):
+        """Return True if a match can be left out: what is left of its difference in all results is much smaller.
+
+        If the two results only have different types, and agree, the results behind them need not agree better.
+        """
+        apart = max(
+            (apart for apart in self._of_pairs([*match.inputs, *match.outputs]) if apart is not None), default=math.inf
+        )
+        if _has_other_type(match) and not is_product(match.reference) and apart <= self._limit:
+            limit = self._limit
+        elif _is_sure(match):
             return False
-        distances = [apart for apart in self._of_pairs([*match.inputs, *match.outputs]) if apart is not None]
-        apart = max(distances, default=math.inf)
-        limit = min(self._limit, apart / _TIMES_LESS)
+        else:
+            limit = min(self._limit, apart / _TIMES_LESS)
         return all(self._remaining(side, operator) <= limit for side, operator in enumerate(match[:2]))
 
     def _remaining(self, side: int, operator: Operator) -> float:
@@ -133,32 +185,47 @@ class Borders:
         seen = set(waiting)
         largest: Optional[float] = None
         while waiting:
-            for reader in of_side.flow.readers[waiting.pop()]:
+            maker = waiting.pop()
+            for reader in of_side.flow.readers[maker]:
                 if reader in seen:
                     continue
                 seen.add(reader)
-                ends = [self._end(of_side.matches.get(position)) for position in of_side.parts.get(reader, ())]
-                if any(end is None for end in ends) or not ends:
+                ends = [self._end(side, maker, of_side.matches.get(part)) for part in of_side.parts.get(reader, ())]
+                known = [end for end in ends if end is not None]
+                if len(known) < len(ends) or not ends:
                     waiting.append(reader)
-                largest = max(
-                    [end for end in ends if end is not None] + ([] if largest is None else [largest]), default=largest
-                )
-                if largest is not None and largest > self._limit:
-                    return largest
+                if known:
+                    largest = max([*known, largest or 0.0])
+                    if largest > self._limit:
+                        return largest
         return math.inf if largest is None else largest
 
-    def _end(self, match: Optional[Match]) -> Optional[float]:
-        """Return the distance of the tensors of a match if the search ends there; else None."""
+    def _end(self, side: int, maker: int, match: Optional[Match]) -> Optional[float]:
+        """Return the distance of the tensors of a match if the search ends there; else None.
+
+        maker: the operator whose result the match reads
+        """
         if match is None or not computes_floats(match.reference):
             return None
-        inputs = self._distance(match, "inputs") if is_product(match.reference) else None
-        outputs = self._distance(match, "outputs")
-        distances = [apart for apart in (inputs, outputs) if apart is not None]
-        if not distances:
+        distances = [self._distance(match, "outputs"), self._of_read(side, maker, match)]
+        known = [apart for apart in distances if apart is not None]
+        if not known:
             return None
-        nearest = min(distances)
-        is_sure = match.how == "mapping" or (is_product(match.reference) and is_product(match.actual))
-        return nearest if is_sure or nearest <= self._limit else None
+        nearest = min(known)
+        return nearest if _is_sure(match) or nearest <= self._limit else None
+
+    def _of_read(self, side: int, maker: int, match: Match) -> Optional[float]:
+        """Return the largest distance of the inputs of a match that an operator made; None if it is unknown."""
+        of_side, operator = self._sides[side], match.reference if side else match.actual
+        sources = of_side.flow.sources[of_side.original[operator.position]]
+        read = {
+            id(record)
+            for record, source in zip(operator.inputs, sources)
+            if any(made is not None and made.position == maker for made in (source.maker, source.root))
+        }
+        pairs = [pair for pair in match.inputs if id(pair[side]) in read]
+        distances = list(self._of_pairs(pairs))
+        return None if None in distances or not distances else max(filter(None, distances), default=0.0)
 
     def _distance(self, match: Match, io: str) -> Optional[float]:
         """Return the largest distance of two inputs or outputs of a match; None if not all of them are compared."""
@@ -174,4 +241,18 @@ class Borders:
     def _of_pairs(self, pairs: Sequence[RecordPair]) -> Iterator[Optional[float]]:
         for a, b in pairs:
             part_a, part_b = (None if record is None else self._parts.get(id(record)) for record in (a, b))
-            yield None if part_a is None or part_b is None else distance(part_a, part_b)
+            if part_a is None or part_b is None:
+                yield None
+                continue
+            key = id(part_a), id(part_b)
+            if key not in self._of_parts:
+                self._of_parts[key] = distance(part_a, part_b)
+            yield self._of_parts[key]
+
+
+def _is_sure(match: Match) -> bool:
+    return match.how == "mapping" or (is_product(match.reference) and is_product(match.actual))
+
+
+def _has_other_type(match: Match) -> bool:
+    return any(a is not None and b is not None and a.dtype != b.dtype for a, b in match.outputs)
