@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "base_of",
+    "changes_elements",
     "chosen_behind",
     "computes_floats",
     "groups_of",
@@ -143,6 +144,13 @@ def computes_floats(operator: Operator) -> bool:
         return False
     outputs = [record for record in operator.outputs if _is_float(record)]
     return bool(outputs) and any(map(_is_float, operator.inputs))
+
+
+def changes_elements(operator: Operator) -> bool:
+    """Return True for an operator that computes each element from the element at this index of its only input."""
+    shapes = [record.shape for record in (*operator.inputs, *operator.outputs)]
+    is_unary = len(operator.inputs) == len(operator.outputs) == 1 and shapes[0] == shapes[1]
+    return is_unary and operator.inputs[0].content != operator.outputs[0].content
 
 
 def orders_in(call: ModelCall) -> list[tuple[int, np.ndarray]]:

@@ -28,6 +28,7 @@ from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_to
 from ascend_dump.analysis.alignment.picked_values import is_unchanging, picking_operators, unchanging_operators
 from ascend_dump.analysis.alignment.token_groups import (
     base_of,
+    changes_elements,
     chosen_behind,
     computes_floats,
     groups_of,
@@ -434,6 +435,23 @@ class TokenAlignment:
             reason = _MASKS
         self._omitted[reason] += 1
         return None
+
+    def added_results(self) -> list[tuple[int, Operator]]:
+        """Return (side, operator) of element-wise operators that only one side runs on the last result of both sides.
+
+        side: 0 for actual, 1 for the reference
+        """
+        sides, matches, _ = self._program
+        paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+        added = []
+        for number, side in enumerate(sides):
+            computing = [operator for operator in side if computes_floats(operator)]
+            begin = 1 + max((n for n, operator in enumerate(computing) if id(operator) in paired), default=-1)
+            chosen = chosen_behind(side, paired)
+            for operator in computing[begin:] if begin else ():
+                if id(operator) not in chosen and changes_elements(operator):
+                    added.append((number, operator))
+        return added
 
     def added_operator(self, side: int, part: TokenPart, number: int) -> Optional[tuple[int, Operator]]:
         """Return (index of the call, operator that made the value of a token) if the base call lacks this operator.

@@ -19,7 +19,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["log_probabilities", "tokens_of_rank", "with_misread_token", "with_tokens"]
+__all__ = ["log_probabilities", "tokens_of_rank", "with_added_results", "with_misread_token", "with_tokens"]
 
 #: A token differs clearly if its largest difference is more than this share of the largest difference of all tokens.
 _CLEAR = 0.01
@@ -83,6 +83,19 @@ def with_misread_token(origins: Sequence[Origin], alignment: TokenAlignment) -> 
     later = [origin for origin in origins[index:] if origin.module != module]
     explains = sum(origin.explains for origin in origins[index:])
     return [*origins[:index], Origin("wiring", pair, evidence, explains), *later], ()
+
+
+def with_added_results(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
+    """Return the origins, and one for each operator that only one side runs on the last result of both sides."""
+    result = [*origins]
+    for side, operator in alignment.added_results():
+        if any(origin.op_name == operator.op_name for origin in origins):
+            continue
+        record = operator.outputs[0]
+        reason = f"{operator.op_type} runs in {'the reference' if side else 'actual'} only"
+        pair = Pair(None if side else record, record if side else None, "", 0.0, "unmatched", reason)
+        result.append(Origin("structure", pair, (reason, "it changes the last result, such as the logits")))
+    return result
 
 
 def _with_token(origin: Origin, alignment: TokenAlignment) -> Origin:

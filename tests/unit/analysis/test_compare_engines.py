@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -12,7 +12,7 @@ import ascend_dump
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("rapidfuzz")
 nn = torch.nn
-functional = nn.functional
+functional = torch.nn.functional
 HEADS, GROUPS, HEAD, VOCABULARY = 4, 2, 4, 40
 SIZE = HEADS * HEAD
 FREQUENCIES = 0.1 ** torch.arange(HEAD // 2)
@@ -126,6 +126,7 @@ class Engine(nn.Module):  # type: ignore[misc]
         for norm, own in zip((*norms[0], trainer.norm), (*norms[1], self.final_norm)):
             own.weight.data = norm.weight.detach().clone()
         self.factor = 0.25
+        self.temperature: Optional[float] = None
 
     def forward(self, ids: Any, positions: Any) -> Any:
         x = self.embedding(ids)
@@ -133,7 +134,8 @@ class Engine(nn.Module):  # type: ignore[misc]
             x = block(x, positions)
         # Each second token is the input of a head that is not contiguous.
         logits = self.lm_head(self.final_norm(x)[None].transpose(0, 1)).squeeze(1)
-        return logits * self.factor
+        logits = logits * self.factor
+        return logits if self.temperature is None else logits / self.temperature
 
 
 def compared(tmp_path: Path, fault: Any = None, dtype: Any = torch.float32, *, chooses: bool = False) -> Any:
@@ -191,6 +193,15 @@ def test_another_factor_of_the_logits(tmp_path: Path) -> None:
     comparison = compared(tmp_path, fault)
     assert comparison.origins[0].op_type in ("aten::mul", "aten::div")
     assert len(comparison.origins) == 1
+
+
+def test_a_temperature_in_the_model(tmp_path: Path) -> None:
+    def fault(engine: Any) -> None:
+        engine.temperature = 0.7
+
+    comparison = compared(tmp_path, fault)
+    assert [origin.module for origin in comparison.origins] == [""]
+    assert comparison.origins[0].kind in ("structure", "compute")
 
 
 def test_another_eps_of_one_norm(tmp_path: Path) -> None:
