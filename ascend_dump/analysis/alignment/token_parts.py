@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_ROUNDING",
+    "ChosenWays",
     "CommonTokens",
     "MemorySources",
     "Rounding",
@@ -299,17 +301,51 @@ def without_tokens(
     return parts[0].without(a, left_out), parts[1].without(b, left_out)
 
 
+class ChosenWays:
+    """The ways that were chosen by their values for a tensor. The same tensor of the other layers has them too."""
+
+    def __init__(self) -> None:
+        self._ways: dict[Hashable, tuple[Way, Way]] = {}
+
+    def of(self, a: TensorOfCalls, b: TensorOfCalls) -> Optional[tuple[Way, Way]]:
+        return self._ways.get(self._key(a, b))
+
+    def add(self, a: TensorOfCalls, b: TensorOfCalls, ways: tuple[Way, Way]) -> None:
+        """Note the ways in which two tensors agree. Sorted elements have another order in each layer."""
+        if not any(way.is_sorted for way in ways):
+            self._ways[self._key(a, b)] = ways
+
+    @staticmethod
+    def _key(*tensors: TensorOfCalls) -> Hashable:
+        return tuple(
+            (_without_numbers(tensor.base.op_name), tensor.base.io, tensor.base.index, tuple(tensor.shapes.items()))
+            for tensor in tensors
+        )
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _without_numbers(op_name: str) -> str:
+    """Return a name without the numbers of layers: "layers.#.mlp/mm_0" for "layers.5.mlp/mm_0"."""
+    module, slash, name = op_name.rpartition("/")
+    levels = ["#" if level.isdigit() else level for level in module.split(".")]
+    return f"{'.'.join(levels)}{slash}{name}"
+
+
 def pair_parts(
-    a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens, left_out: np.ndarray
+    a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens, left_out: np.ndarray, chosen: ChosenWays
 ) -> Optional[tuple[Record, Record]]:
     """Return records of both sides with the values of the common tokens in a tensor; None if it has no axis of tokens.
 
     Raises NotSupported if values are not stored, and the same errors as reading a tensor.
 
-    left_out: [tokens], True for tokens that are not compared
+    left_out  [tokens], True for tokens that are not compared
+    chosen    the ways that were chosen before; this choice is added
     """
     if any(record.attrs.get("skipped") for side in (a, b) for record in side.records.values()):
         raise NotSupported("values are not stored")
+    known = chosen.of(a, b)
+    if known is not None:
+        return _parts(a, known[0], b, known[1], tokens, left_out)
     candidates: dict[tuple[bool, bool], list[tuple[Way, Way]]] = {}
     for way_a in a.ways():
         for way_b in b.ways():
@@ -330,6 +366,7 @@ def pair_parts(
             if best is None or apart < 0.5 * best[0]:
                 best = (apart, *records)
             if apart < _NEAR:
+                chosen.add(a, b, (way_a, way_b))
                 break
         if best is not None:
             return best[1:]

@@ -44,6 +44,7 @@ from ascend_dump.analysis.alignment.token_groups import (
     rounding_unit,
 )
 from ascend_dump.analysis.alignment.token_parts import (
+    ChosenWays,
     CommonTokens,
     MemorySources,
     TensorOfCalls,
@@ -145,8 +146,11 @@ class TokenAlignment:
         self._unwritten: tuple[set[int], set[int]] = (set(), set())
         #: For each side: (index of the call, name) of operators that are the same as an operator of the base call.
         self._grouped: tuple[set[tuple[int, str]], set[tuple[int, str]]] = (set(), set())
+        #: The data flow of the base call of each side; empty until it is needed.
+        self._flows: list[DataFlow] = []
         self._unit = max(rounding_unit(side[0]) for side in self.calls)
         self._left_out = LeftOut(self.tokens)
+        self._chosen_ways = ChosenWays()
         self._omitted = Counter[str]()
         self._joined = self._whole = 0
         self._rejected = sides[0].rejected, sides[1].rejected
@@ -193,6 +197,8 @@ class TokenAlignment:
             return None
         sides, matches, parts = self._program
         count = _count_compared(parts)
+        if not self._flows:
+            self._flows = [DataFlow(operators) for operators in self._undivided]
         borders = Borders(self._flows, self._origins, matches, parts, self._unit)
         matches = borders.believed(differing)
         matches += [
@@ -232,7 +238,7 @@ class TokenAlignment:
         for grouped, (_, of_calls) in zip(self._grouped, groups):
             grouped.update((index, op.op_name) for group in of_calls.values() for index, op in group.items())
         self._is_rebuilt = are_built_otherwise(groups[0][0], groups[1][0])
-        self._flows = [DataFlow(operators) for operators, _ in groups]
+        self._undivided = [operators for operators, _ in groups]
         self._origins = [list(range(len(operators))) for operators, _ in groups]
         if self._is_rebuilt:
             wide = [wide_products(groups[side][0], groups[1 - side][0], may_reorder=not side) for side in (0, 1)]
@@ -366,7 +372,8 @@ class TokenAlignment:
             for b, reference in enumerate(match.reference.inputs):
                 tensors = self._tensors(of_calls, "inputs", (actual, reference))
                 try:
-                    aligned = pair_parts(tensors[0], tensors[1], self.tokens, self._left_out.at(match.reference.module))
+                    left_out = self._left_out.at(match.reference.module)
+                    aligned = pair_parts(tensors[0], tensors[1], self.tokens, left_out, self._chosen_ways)
                 except AscendDumpError:
                     return False
                 distances[a != b] += math.inf if aligned is None else distance(*aligned)
@@ -404,7 +411,7 @@ class TokenAlignment:
         reason = _UNALIGNED
         try:
             if not is_whole:
-                pair = pair_parts(a, b, self.tokens, self._left_out.at(match.reference.module))
+                pair = pair_parts(a, b, self.tokens, self._left_out.at(match.reference.module), self._chosen_ways)
                 if pair is not None:
                     if is_made_number(match, pair):
                         self._omitted[_MASKS] += 1

@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product
 from ascend_dump.analysis.alignment.token_groups import computes_floats
-from ascend_dump.analysis.alignment.token_parts import NO_ROUNDING, Rounding, distance, token_part
+from ascend_dump.analysis.alignment.token_parts import Rounding, distance, token_part
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
 from ascend_dump.analysis.pairing.same_framework import Match, RecordPair
@@ -80,19 +80,19 @@ class Borders:
 
         differing: the key of each record that differs
         """
-        kept = []
+        compared = []
         for match in self._matches:
             if self._differs(match.outputs, differing):
                 if not self._is_harmless(match):
-                    kept.append(match)
+                    compared.append(match)
             elif not self._differs(match.inputs, differing):
-                kept.append(match)
+                compared.append(match)
             elif self._agrees(match):
-                kept.append(match)
+                compared.append(match)
                 self._leave_out_inputs(match)
             elif not self._is_harmless(match):
-                kept.append(match)
-        return kept
+                compared.append(match)
+        return compared
 
     def _differs(self, pairs: Sequence[RecordPair], differing: Container[RecordKey]) -> bool:
         return any(
@@ -122,7 +122,11 @@ class Borders:
         matches: those that are compared
         """
         for number, of_side in enumerate(self._sides):
-            kept = {(match.reference if number else match.actual).position: match for match in matches}
+            compared = {
+                (match.reference if number else match.actual).position: match
+                for match in matches
+                if any(b is not None and self._parts.get(id(b)) is not None for _, b in match.outputs)
+            }
             for match in matches:
                 operator = match.reference if number else match.actual
                 sources = of_side.flow.sources[of_side.original[operator.position]]
@@ -130,34 +134,64 @@ class Borders:
                     pair = next((pair for pair in match.inputs if pair[number] is record), (None, None))
                     part = None if pair[0] is None else token_part(self._parts.get(id(pair[0])))
                     made = source.maker or source.root
-                    if part is not None and made is not None and made.position != OUTSIDE:
-                        part.rounding = max(part.rounding, self._rounding(of_side, made.position, kept))
+                    if part is None or made is None or made.position == OUTSIDE:
+                        continue
+                    if not any(position in compared for position in of_side.parts.get(made.position, ())):
+                        part.rounding = max(part.rounding, self._rounding(of_side, made.position, compared))
 
-    def _rounding(self, of_side: _ProgramSide, maker: int, kept: Mapping[int, Match]) -> Rounding:
-        """Return the rounding in a tensor. maker: its operator; kept: the compared operators, by position"""
-        waiting, seen = [maker], {maker}
+    def _rounding(self, of_side: _ProgramSide, maker: int, compared: Mapping[int, Match]) -> Rounding:
+        """Return the rounding in a tensor. maker: its operator; compared: the compared operators, by position"""
+        waiting, visited = [maker], {maker}
         error, count = 0.0, 0
-        while waiting and len(seen) < _MOST_BEFORE:
+        while waiting and len(visited) < _MOST_BEFORE:
             position = waiting.pop()
             distances = [
-                self._distance(kept[part], "outputs") for part in of_side.parts.get(position, ()) if part in kept
+                self._distance(compared[part], "outputs")
+                for part in of_side.parts.get(position, ())
+                if part in compared
             ]
-            known = [apart for apart in distances if apart is not None]
-            if known:
-                error = max(error, *known)
+            measured = [apart for apart in distances if apart is not None]
+            if measured:
+                error = max(error, *measured)
                 continue
             count += computes_floats(of_side.flow.operators[position])
             for source in of_side.flow.sources[position]:
                 made = source.maker or source.root
-                if made is not None and made.position not in (OUTSIDE, *seen):
-                    seen.add(made.position)
+                if made is not None and made.position not in (OUTSIDE, *visited):
+                    visited.add(made.position)
                     waiting.append(made.position)
-        is_direct = len(seen) == 1 and not count
-        return NO_ROUNDING if is_direct else Rounding(error, count, self._unit)
+        return Rounding(min(error, self._limit), count, self._unit)
 
     def is_inside(self, operator: Operator, side: int) -> bool:
-        """Return True if everything that is computed from an operator without a partner agrees. side: 0 for actual"""
-        return self._remaining(side, operator) <= self._limit
+        """Return True if everything that is computed from an operator without a partner agrees, or a product does.
+
+        If one of the products that read its result agrees, such as that of an earlier layer, the result is right.
+
+        side: 0 for actual
+        """
+        return self._remaining(side, operator) <= self._limit or self._leads_to_agreement(side, operator)
+
+    def _leads_to_agreement(self, side: int, operator: Operator) -> bool:
+        """Return True if operators without a partner lead from an operator to a product that agrees."""
+        of_side = self._sides[side]
+        waiting = [of_side.original[operator.position]]
+        visited = set(waiting)
+        while waiting:
+            maker = waiting.pop()
+            for reader in of_side.flow.readers[maker] - visited:
+                visited.add(reader)
+                matches = [
+                    match for part in of_side.parts.get(reader, ()) if (match := of_side.matches.get(part)) is not None
+                ]
+                if any(is_product(match.reference) and self._is_agreeing_end(side, maker, match) for match in matches):
+                    return True
+                if not matches or not any(computes_floats(match.reference) for match in matches):
+                    waiting.append(reader)
+        return False
+
+    def _is_agreeing_end(self, side: int, maker: int, match: Match) -> bool:
+        apart = self._end(side, maker, match)
+        return apart is not None and apart <= self._limit
 
     def _is_harmless(self, match: Match) -> bool:
         """Return True if a match can be left out: what is left of its difference in all results is much smaller.
@@ -182,20 +216,20 @@ class Borders:
         """
         of_side = self._sides[side]
         waiting = [of_side.original[operator.position]]
-        seen = set(waiting)
+        visited = set(waiting)
         largest: Optional[float] = None
         while waiting:
             maker = waiting.pop()
             for reader in of_side.flow.readers[maker]:
-                if reader in seen:
+                if reader in visited:
                     continue
-                seen.add(reader)
+                visited.add(reader)
                 ends = [self._end(side, maker, of_side.matches.get(part)) for part in of_side.parts.get(reader, ())]
-                known = [end for end in ends if end is not None]
-                if len(known) < len(ends) or not ends:
+                measured = [end for end in ends if end is not None]
+                if len(measured) < len(ends) or not ends:
                     waiting.append(reader)
-                if known:
-                    largest = max([*known, largest or 0.0])
+                if measured:
+                    largest = max([*measured, largest or 0.0])
                     if largest > self._limit:
                         return largest
         return math.inf if largest is None else largest
@@ -208,10 +242,10 @@ class Borders:
         if match is None or not computes_floats(match.reference):
             return None
         distances = [self._distance(match, "outputs"), self._of_read(side, maker, match)]
-        known = [apart for apart in distances if apart is not None]
-        if not known:
+        measured = [apart for apart in distances if apart is not None]
+        if not measured:
             return None
-        nearest = min(known)
+        nearest = min(measured)
         return nearest if _is_sure(match) or nearest <= self._limit else None
 
     def _of_read(self, side: int, maker: int, match: Match) -> Optional[float]:
