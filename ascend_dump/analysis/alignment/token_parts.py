@@ -416,12 +416,17 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def distance(a: Record, b: Record) -> float:
-    """Return the L2 norm of the difference, relative to the norm of b; infinite if a record cannot be read."""
+    """Return the L2 norm of the difference, relative to the norm of b.
+
+    It is infinite if a record cannot be read, or if the tensors have different sizes.
+    """
     import numpy as np
 
     try:
         with np.errstate(all="ignore"):
             arrays = [record.numpy() for record in (a, b)]
+            if arrays[0].size != arrays[1].size:
+                return math.inf
             wide = np.complex128 if any(map(np.iscomplexobj, arrays)) else np.float64
             x, y = (np.nan_to_num(array.astype(wide).reshape(-1)) for array in arrays)
             return float(np.linalg.norm(x - y) / max(float(np.linalg.norm(y)), 1e-300))
