@@ -14,7 +14,7 @@ from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 
-__all__ = ["picking_operators", "unchanging_operators"]
+__all__ = ["is_unchanging", "picking_operators", "unchanging_operators"]
 
 
 def picking_operators(operators: Sequence[Operator]) -> set[int]:
@@ -41,16 +41,17 @@ def unchanging_operators(operators: Sequence[Operator], operators_of_other_side:
     changing = {
         _class_in_module(operator)
         for operator in operators_of_other_side
-        if computes_floats(operator) and not _is_unchanging(operator)
+        if computes_floats(operator) and not is_unchanging(operator)
     }
     return {
         id(operator)
         for operator in operators
-        if computes_floats(operator) and _is_unchanging(operator) and _class_in_module(operator) not in changing
+        if computes_floats(operator) and is_unchanging(operator) and _class_in_module(operator) not in changing
     }
 
 
-def _is_unchanging(operator: Operator) -> bool:
+def is_unchanging(operator: Operator) -> bool:
+    """Return True if the output of an operator has the bytes of its only input."""
     contents = {record.content for record in (*operator.inputs, *operator.outputs)}
     return len(operator.inputs) == len(operator.outputs) == len(contents) == 1 and None not in contents
 

@@ -11,7 +11,7 @@ from ascend_dump.analysis.alignment.model_calls import ModelCall
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_source, moves_elements
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.same_framework import Match, align
 from ascend_dump.errors import AscendDumpError
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "base_of",
+    "changes_elements",
     "chosen_behind",
     "computes_floats",
     "groups_of",
     "is_append",
     "is_made_number",
     "is_place_of_extreme",
+    "last_results",
     "makes_mask",
     "orders_before",
     "orders_in",
@@ -144,6 +146,13 @@ def computes_floats(operator: Operator) -> bool:
     return bool(outputs) and any(map(_is_float, operator.inputs))
 
 
+def changes_elements(operator: Operator) -> bool:
+    """Return True for an operator that computes each element from the element at this index of its only input."""
+    shapes = [record.shape for record in (*operator.inputs, *operator.outputs)]
+    is_unary = len(operator.inputs) == len(operator.outputs) == 1 and shapes[0] == shapes[1]
+    return is_unary and operator.inputs[0].content != operator.outputs[0].content
+
+
 def orders_in(call: ModelCall) -> list[tuple[int, np.ndarray]]:
     """Return (position, order) of the operators of a call that sort elements. An order is a permutation of indices."""
     import numpy as np
@@ -193,7 +202,41 @@ def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
     last = max((n for n, operator in enumerate(operators) if id(operator) in paired), default=len(operators))
     behind = operators[last + 1 :]
     first = next((n for n, op in enumerate(behind) if operator_class(op.op_type) in _CHOOSING), len(behind))
-    return {id(operator) for operator in behind[first:]}
+    chosen = {id(operator) for operator in behind[first:]}
+    # What only these operators read belongs to the choice as well, such as a division by the temperature.
+    for n in range(first - 1, -1, -1):
+        readers = _readers(behind[n], behind[n + 1 :])
+        if readers and all(id(reader) in chosen for reader in readers):
+            chosen.add(id(behind[n]))
+    return chosen
+
+
+def last_results(actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]) -> list[Match]:
+    """Return the match of the last results of both sides, if another operator makes them: a product or a quotient.
+
+    Behind the last operator with a partner, each side has to have exactly one operator that computes floats, apart from
+    operators that choose tokens.
+    """
+    paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+    last = []
+    for side in (actual, reference):
+        computing = [operator for operator in side if computes_floats(operator)]
+        begin = 1 + max((n for n, operator in enumerate(computing) if id(operator) in paired), default=-1)
+        chosen = chosen_behind(side, paired)
+        if not 0 < begin < len(computing) or any(id(operator) not in chosen for operator in computing[begin + 1 :]):
+            return []
+        last.append(computing[begin])
+    return [Match(last[0], last[1], "order", 0.5)]
+
+
+def _readers(operator: Operator, later: Sequence[Operator]) -> list[Operator]:
+    """Return the later operators that read memory to which an operator writes."""
+    storages = {storage[0] for record in operator.outputs if (storage := storage_of(record)) is not None}
+    return [
+        op
+        for op in later
+        if any((read := storage_of(record)) is not None and read[0] in storages for record in op.inputs)
+    ]
 
 
 def makes_mask(match: Match) -> bool:

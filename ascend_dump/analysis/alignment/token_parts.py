@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.model_calls import INTEGERS
 from ascend_dump.analysis.alignment.token_ways import (
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
     from ascend_dump.statistics import Statistics
 
 __all__ = [
+    "NO_ROUNDING",
+    "ChosenWays",
     "CommonTokens",
     "MemorySources",
+    "Rounding",
     "TensorOfCalls",
     "TokenPart",
     "distance",
@@ -146,6 +150,22 @@ class TensorOfCalls:
         return result
 
 
+class Rounding(NamedTuple):
+    """The rounding before a tensor, in operators that are not compared.
+
+    error      the relative distance of the tensors that these operators read
+    operators  the number of operators that compute
+    unit       the coarsest unit of rounding
+    """
+
+    error: float
+    operators: int
+    unit: float
+
+
+NO_ROUNDING = Rounding(0.0, 0, 0.0)
+
+
 class TokenPart:
     """Reads the values of common tokens in one tensor. numbers: numbers of the tokens that it has on both sides"""
 
@@ -164,6 +184,8 @@ class TokenPart:
         self.memory: Optional[Hashable] = None
         #: The integer type to which values are converted, because the other side has it; "" if they are not converted.
         self.integer_type = ""
+        #: The rounding in operators before this tensor that are not compared.
+        self.rounding = NO_ROUNDING
 
     @property
     def records(self) -> Mapping[int, Record]:
@@ -279,17 +301,51 @@ def without_tokens(
     return parts[0].without(a, left_out), parts[1].without(b, left_out)
 
 
+class ChosenWays:
+    """The ways that were chosen by their values for a tensor. The same tensor of the other layers has them too."""
+
+    def __init__(self) -> None:
+        self._ways: dict[Hashable, tuple[Way, Way]] = {}
+
+    def of(self, a: TensorOfCalls, b: TensorOfCalls) -> Optional[tuple[Way, Way]]:
+        return self._ways.get(self._key(a, b))
+
+    def add(self, a: TensorOfCalls, b: TensorOfCalls, ways: tuple[Way, Way]) -> None:
+        """Note the ways in which two tensors agree. Sorted elements have another order in each layer."""
+        if not any(way.is_sorted for way in ways):
+            self._ways[self._key(a, b)] = ways
+
+    @staticmethod
+    def _key(*tensors: TensorOfCalls) -> Hashable:
+        return tuple(
+            (_without_numbers(tensor.base.op_name), tensor.base.io, tensor.base.index, tuple(tensor.shapes.items()))
+            for tensor in tensors
+        )
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _without_numbers(op_name: str) -> str:
+    """Return a name without the numbers of layers: "layers.#.mlp/mm_0" for "layers.5.mlp/mm_0"."""
+    module, slash, name = op_name.rpartition("/")
+    levels = ["#" if level.isdigit() else level for level in module.split(".")]
+    return f"{'.'.join(levels)}{slash}{name}"
+
+
 def pair_parts(
-    a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens, left_out: np.ndarray
+    a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens, left_out: np.ndarray, chosen: ChosenWays
 ) -> Optional[tuple[Record, Record]]:
     """Return records of both sides with the values of the common tokens in a tensor; None if it has no axis of tokens.
 
     Raises NotSupported if values are not stored, and the same errors as reading a tensor.
 
-    left_out: [tokens], True for tokens that are not compared
+    left_out  [tokens], True for tokens that are not compared
+    chosen    the ways that were chosen before; this choice is added
     """
     if any(record.attrs.get("skipped") for side in (a, b) for record in side.records.values()):
         raise NotSupported("values are not stored")
+    known = chosen.of(a, b)
+    if known is not None:
+        return _parts(a, known[0], b, known[1], tokens, left_out)
     candidates: dict[tuple[bool, bool], list[tuple[Way, Way]]] = {}
     for way_a in a.ways():
         for way_b in b.ways():
@@ -310,6 +366,7 @@ def pair_parts(
             if best is None or apart < 0.5 * best[0]:
                 best = (apart, *records)
             if apart < _NEAR:
+                chosen.add(a, b, (way_a, way_b))
                 break
         if best is not None:
             return best[1:]
@@ -359,12 +416,19 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def distance(a: Record, b: Record) -> float:
-    """Return the L2 norm of the difference, relative to the norm of b; infinite if a record cannot be read."""
+    """Return the L2 norm of the difference, relative to the norm of b.
+
+    It is infinite if a record cannot be read, or if the tensors have different sizes.
+    """
     import numpy as np
 
     try:
         with np.errstate(all="ignore"):
-            x, y = (np.nan_to_num(record.numpy().astype(np.float64).reshape(-1)) for record in (a, b))
+            arrays = [record.numpy() for record in (a, b)]
+            if arrays[0].size != arrays[1].size:
+                return math.inf
+            wide = np.complex128 if any(map(np.iscomplexobj, arrays)) else np.float64
+            x, y = (np.nan_to_num(array.astype(wide).reshape(-1)) for array in arrays)
             return float(np.linalg.norm(x - y) / max(float(np.linalg.norm(y)), 1e-300))
     except AscendDumpError:
         return math.inf

@@ -82,7 +82,8 @@ def rerouted_tokens(
     rows, margins, reordered = [], [], []
     for row in np.flatnonzero((picked[0] != picked[1]).any(axis=1)).tolist():
         only_a, only_b = np.setdiff1d(picked[0][row], picked[1][row]), np.setdiff1d(picked[1][row], picked[0][row])
-        distance = float(np.abs(a[row] - b[row]).max())
+        differs = a[row] != b[row]  # scores of experts that are left out are -Inf on both sides
+        distance = float(np.abs(a[row][differs] - b[row][differs]).max(initial=0.0))
         if not only_a.size:
             reordered.append(row)
             continue

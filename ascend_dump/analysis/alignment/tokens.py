@@ -10,30 +10,32 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Optional
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.alignment.built_otherwise.borders import Borders, RecordKey
+from ascend_dump.analysis.alignment.built_otherwise.merged_products import merge_products
+from ascend_dump.analysis.alignment.built_otherwise.products import same_weights, wide_products
+from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
+    OperatorGroups,
+    are_built_otherwise,
+    divided,
+    in_one_order,
+)
 from ascend_dump.analysis.alignment.fixed_caches import room_of
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, Token
 from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token, writes_to_slots
-from ascend_dump.analysis.alignment.picked_values import picking_operators, unchanging_operators
-from ascend_dump.analysis.alignment.products import same_weights, wide_products
-from ascend_dump.analysis.alignment.rebuilt_parts import (
-    OperatorGroups,
-    are_built_otherwise,
-    between_borders,
-    divided,
-    in_one_order,
-    is_inside,
-)
+from ascend_dump.analysis.alignment.picked_values import is_unchanging, picking_operators, unchanging_operators
 from ascend_dump.analysis.alignment.token_groups import (
     base_of,
+    changes_elements,
     chosen_behind,
     computes_floats,
     groups_of,
     is_append,
     is_made_number,
     is_place_of_extreme,
+    last_results,
     makes_mask,
     orders_before,
     orders_in,
@@ -42,6 +44,7 @@ from ascend_dump.analysis.alignment.token_groups import (
     rounding_unit,
 )
 from ascend_dump.analysis.alignment.token_parts import (
+    ChosenWays,
     CommonTokens,
     MemorySources,
     TensorOfCalls,
@@ -57,6 +60,7 @@ from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class, writes
+from ascend_dump.analysis.pairing.data_flow import DataFlow
 from ascend_dump.analysis.pairing.same_framework import Match, align
 from ascend_dump.common.units import counted
 from ascend_dump.errors import AscendDumpError, NotSupported
@@ -82,6 +86,14 @@ _CLEARLY = 0.8
 _ATTENDING = frozenset({"bmm", "baddbmm", "matmul", "_softmax", "softmax"})
 
 
+class _Program(NamedTuple):
+    """The operators of the base call of each side, their pairs, and by `id` of a record the record to compare."""
+
+    sides: Sequence[Sequence[Operator]]
+    matches: Sequence[Match]
+    parts: dict[int, Optional[Record]]
+
+
 class TokenAlignment:
     """The tokens that two programs have in common, and the operators of both programs with the values of these tokens.
 
@@ -102,6 +114,7 @@ class TokenAlignment:
                     f"{side} records no ids of tokens that an embedding reads",
                     hint="capture the whole model with mode='all' and data='tensor'",
                 )
+        merge_products((calls, reference_calls))
         partners = pair_sequences(sequences, reference_sequences)
         order = dict.fromkeys(
             token
@@ -133,8 +146,11 @@ class TokenAlignment:
         self._unwritten: tuple[set[int], set[int]] = (set(), set())
         #: For each side: (index of the call, name) of operators that are the same as an operator of the base call.
         self._grouped: tuple[set[tuple[int, str]], set[tuple[int, str]]] = (set(), set())
+        #: The data flow of the base call of each side; empty until it is needed.
+        self._flows: list[DataFlow] = []
         self._unit = max(rounding_unit(side[0]) for side in self.calls)
         self._left_out = LeftOut(self.tokens)
+        self._chosen_ways = ChosenWays()
         self._omitted = Counter[str]()
         self._joined = self._whole = 0
         self._rejected = sides[0].rejected, sides[1].rejected
@@ -159,12 +175,52 @@ class TokenAlignment:
             for match in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)
             if not makes_mask(match)
         ]
+        matches += last_results(sides[0], sides[1], matches)
         parts: dict[int, Optional[Record]] = {}
         self._pass_through(groups, left_out, matches, parts)
-        for index, match in enumerate(matches):
-            of_calls = groups[0][1][match.actual.position], groups[1][1][match.reference.position]
-            matches[index] = self._add_match(match, of_calls, parts)
-        matches = self._add_unpaired(sides, matches, parts)
+        self._calls_of = groups[0][1], groups[1][1]
+        matches = [self._add_match(match, self._of_calls(match), parts) for match in matches]
+        self._add_unpaired(sides, matches, parts)
+        self._program = _Program(sides, matches, parts)
+        return self._kept()
+
+    def without_harmless(
+        self, differing: Set[RecordKey]
+    ) -> Optional[tuple[list[Operator], list[Operator], list[Match]]]:
+        """Return the same as `operators`, without what is different but leads only to tensors that agree.
+
+        It is called after `operators`. None if nothing is left out.
+
+        differing: the key of each record that differs between the two sides
+        """
+        if not differing:
+            return None
+        sides, matches, parts = self._program
+        count = _count_compared(parts)
+        if not self._flows:
+            self._flows = [DataFlow(operators) for operators in self._undivided]
+        borders = Borders(self._flows, self._origins, matches, parts, self._unit)
+        matches = borders.believed(differing)
+        matches += [
+            self._add_match(match, self._of_calls(match), parts) for match in last_results(sides[0], sides[1], matches)
+        ]
+        paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+        for number, side in enumerate(sides):
+            for operator in side:
+                if id(operator) not in paired and (is_unchanging(operator) or borders.is_inside(operator, number)):
+                    self._omitted[_REBUILT] += computes_floats(operator)
+                    parts.update(dict.fromkeys(map(id, operator.records)))
+        borders.note_rounding(matches)
+        self._program = _Program(sides, matches, parts)
+        return None if _count_compared(parts) == count else self._kept()
+
+    def _of_calls(self, match: Match) -> tuple[dict[int, Operator], dict[int, Operator]]:
+        """Return the two operators of a match in all calls, by index of the call."""
+        return self._calls_of[0][match.actual.position], self._calls_of[1][match.reference.position]
+
+    def _kept(self) -> tuple[list[Operator], list[Operator], list[Match]]:
+        """Return the operators of both sides with the records that are compared, and the pairs of operators."""
+        sides, matches, parts = self._program
         actual, reference = (replaced(side, parts) for side in sides)
         kept = [
             match._replace(actual=actual[match.actual.position], reference=reference[match.reference.position])
@@ -182,9 +238,15 @@ class TokenAlignment:
         for grouped, (_, of_calls) in zip(self._grouped, groups):
             grouped.update((index, op.op_name) for group in of_calls.values() for index, op in group.items())
         self._is_rebuilt = are_built_otherwise(groups[0][0], groups[1][0])
+        self._undivided = [operators for operators, _ in groups]
+        self._origins = [list(range(len(operators))) for operators, _ in groups]
         if self._is_rebuilt:
-            wide = [wide_products(groups[side][0], groups[1 - side][0]) for side in (0, 1)]
+            wide = [wide_products(groups[side][0], groups[1 - side][0], may_reorder=not side) for side in (0, 1)]
             groups = [divided(group, parts) for group, parts in zip(groups, wide)]
+            self._origins = [
+                [position for position in origins for _ in parts.get(position, [None])]
+                for origins, parts in zip(self._origins, wide)
+            ]
         return groups
 
     def _left_out_operators(
@@ -225,19 +287,18 @@ class TokenAlignment:
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for (of_base, _), reasons, sources in zip(groups, left_out, self._sources):
             for operator in of_base:
-                reason = reasons.get(id(operator), _ONE_SIDED)
-                if id(operator) not in paired and (id(operator) in reasons or not computes_floats(operator)):
+                if id(operator) in paired:
+                    continue
+                reason = reasons.get(id(operator), _UNCHANGING if is_unchanging(operator) else _ONE_SIDED)
+                if reason != _ONE_SIDED or not computes_floats(operator):
                     sources.pass_through(operator)
                     self._omitted[reason] += len(list(operator.records))
                     parts.update(dict.fromkeys(map(id, operator.records)))
 
     def _add_unpaired(
-        self, sides: Sequence[Sequence[Operator]], matches: list[Match], parts: dict[int, Optional[Record]]
-    ) -> list[Match]:
-        """Note in `parts` which records of unpaired operators are kept; return the matches that are not doubtful."""
-        agreeing: set[int] = set()
-        if self._is_rebuilt:
-            matches = list(between_borders(matches, parts, self._unit, agreeing))
+        self, sides: Sequence[Sequence[Operator]], matches: Sequence[Match], parts: dict[int, Optional[Record]]
+    ) -> None:
+        """Note in `parts` which records of unpaired operators are compared."""
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for side, sources in zip(sides, self._sources):
             behind = chosen_behind(side, paired)
@@ -247,14 +308,10 @@ class TokenAlignment:
                 if id(operator) in behind:
                     self._omitted[_CHOSEN] += len(list(operator.records))
                     parts.update(dict.fromkeys(map(id, operator.records)))
-                    continue
-                inside = self._is_rebuilt and is_inside(operator, matches, side is sides[0], agreeing)
-                self._omitted[_REBUILT] += inside
-                if computes_floats(operator) and not inside:
+                elif computes_floats(operator):
                     parts.update({id(record): sources.placed_whole(record, operator) for record in operator.records})
                 else:
                     parts.update(dict.fromkeys(map(id, operator.records)))
-        return matches
 
     def _add_match(
         self,
@@ -317,7 +374,8 @@ class TokenAlignment:
             for b, reference in enumerate(match.reference.inputs):
                 tensors = self._tensors(of_calls, "inputs", (actual, reference))
                 try:
-                    aligned = pair_parts(tensors[0], tensors[1], self.tokens, self._left_out.at(match.reference.module))
+                    left_out = self._left_out.at(match.reference.module)
+                    aligned = pair_parts(tensors[0], tensors[1], self.tokens, left_out, self._chosen_ways)
                 except AscendDumpError:
                     return False
                 distances[a != b] += math.inf if aligned is None else distance(*aligned)
@@ -355,7 +413,7 @@ class TokenAlignment:
         reason = _UNALIGNED
         try:
             if not is_whole:
-                pair = pair_parts(a, b, self.tokens, self._left_out.at(match.reference.module))
+                pair = pair_parts(a, b, self.tokens, self._left_out.at(match.reference.module), self._chosen_ways)
                 if pair is not None:
                     if is_made_number(match, pair):
                         self._omitted[_MASKS] += 1
@@ -386,6 +444,23 @@ class TokenAlignment:
             reason = _MASKS
         self._omitted[reason] += 1
         return None
+
+    def added_results(self) -> list[tuple[int, Operator]]:
+        """Return (side, operator) of element-wise operators that only one side runs on the last result of both sides.
+
+        side: 0 for actual, 1 for the reference
+        """
+        sides, matches, _ = self._program
+        paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+        added = []
+        for number, side in enumerate(sides):
+            computing = [operator for operator in side if computes_floats(operator)]
+            begin = 1 + max((n for n, operator in enumerate(computing) if id(operator) in paired), default=-1)
+            chosen = chosen_behind(side, paired)
+            for operator in computing[begin:] if begin else ():
+                if id(operator) not in chosen and changes_elements(operator):
+                    added.append((number, operator))
+        return added
 
     def added_operator(self, side: int, part: TokenPart, number: int) -> Optional[tuple[int, Operator]]:
         """Return (index of the call, operator that made the value of a token) if the base call lacks this operator.
@@ -445,3 +520,7 @@ class TokenAlignment:
             f"{counted(len(self.calls[0]), 'call')} of actual and {len(self.calls[1])} of the reference; "
             f"{self._joined} tensors were joined along them, {self._whole} have no tokens{not_compared}"
         )
+
+
+def _count_compared(parts: Mapping[int, Optional[Record]]) -> int:
+    return sum(part is not None for part in parts.values())

@@ -19,7 +19,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["log_probabilities", "tokens_of_rank", "with_misread_token", "with_tokens"]
+__all__ = ["log_probabilities", "tokens_of_rank", "with_added_results", "with_misread_token", "with_tokens"]
 
 #: A token differs clearly if its largest difference is more than this share of the largest difference of all tokens.
 _CLEAR = 0.01
@@ -86,6 +86,19 @@ def with_misread_token(origins: Sequence[Origin], alignment: TokenAlignment) -> 
     return [*origins[:index], Origin("wiring", pair, evidence, explains), *later], ()
 
 
+def with_added_results(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
+    """Return the origins, and one for each operator that only one side runs on the last result of both sides."""
+    result = [*origins]
+    for side, operator in alignment.added_results():
+        if any(origin.op_name == operator.op_name for origin in origins):
+            continue
+        record = operator.outputs[0]
+        reason = f"{operator.op_type} runs in {'the reference' if side else 'actual'} only"
+        pair = Pair(None if side else record, record if side else None, "", 0.0, "unmatched", reason)
+        result.append(Origin("structure", pair, (reason, "it changes the last result, such as the logits")))
+    return result
+
+
 def _with_token(origin: Origin, alignment: TokenAlignment) -> Origin:
     numbers = _differing_tokens(origin.pair)
     part = token_part(origin.pair.actual)
@@ -124,7 +137,9 @@ def _differing_tokens(pair: Pair) -> list[int]:
     if a is None or b is None or part is None or token_part(b) is None:
         return []
     try:
-        x, y = (record.numpy().astype(np.float64).reshape(len(part.numbers), -1) for record in (a, b))
+        arrays = [record.numpy().reshape(len(part.numbers), -1) for record in (a, b)]
+        wide = np.complex128 if any(map(np.iscomplexobj, arrays)) else np.float64
+        x, y = (array.astype(wide) for array in arrays)
     except (AscendDumpError, TypeError, ValueError):
         return []
     with np.errstate(all="ignore"):

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import NamedTuple, Optional, TypeVar
 
+from ascend_dump.analysis.alignment.built_otherwise.borders import RecordKey
 from ascend_dump.analysis.alignment.ranks_and_steps import (
     Key,
     RankGroup,
@@ -19,7 +20,7 @@ from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._on_executor import RankResult
-from ascend_dump.analysis.compare._tokens import log_probabilities, with_misread_token, with_tokens
+from ascend_dump.analysis.compare._tokens import log_probabilities, with_added_results, with_misread_token, with_tokens
 from ascend_dump.analysis.explaining.pairs import EqualStep, are_equal
 from ascend_dump.analysis.explaining.results import Crossing, Pair
 from ascend_dump.analysis.explaining.walk import Divergence
@@ -36,6 +37,8 @@ from ascend_dump.reading import Batch
 
 __all__ = ["Work", "compare_rank", "compare_tokens"]
 
+#: How often the operators of a rank are walked, each time without harmless differences that the walk before reported.
+_MOST_WALKS = 3
 _Result = TypeVar("_Result")
 #: A generator of a result that yields once for each piece of work.
 Work = Generator[object, None, _Result]
@@ -97,13 +100,17 @@ def compare_rank(
 def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment: TokenAlignment) -> Work[RankResult]:
     """Return the result of one rank, all steps at once: its operators are compared token by token."""
     operators = alignment.operators(mapping)
-    divergence = Divergence(rules, None)
-    progress = _RankProgress([], Counter(), Counter(), [], set())
-    walk = _walk_step(divergence, operators[0], operators[1], [], mapping, progress, matches=operators[2])
-    progress.parts.append((yield from _pairs_of_step(divergence, walk)))
+    divergence, progress = yield from _walk_tokens(rules, mapping, operators)
+    for _ in range(_MOST_WALKS - 1):
+        remaining = alignment.without_harmless(set(_unequal(progress.parts[0])))
+        if remaining is None:
+            break
+        operators = remaining
+        divergence, progress = yield from _walk_tokens(rules, mapping, operators)
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     of_logits = log_probabilities(alignment, operators[:2])
     origins, of_cache = with_misread_token(with_tokens(divergence.origins(), alignment), alignment)
+    origins = with_added_results(origins, alignment)
     notes = (*(() if of_logits is None else (of_logits,)), *of_cache, *alignment.notes())
     return RankResult(
         progress.parts,
@@ -117,6 +124,25 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
         divergence.rebuilt(),
         notes,
     )
+
+
+def _walk_tokens(
+    rules: Rules, mapping: Optional[Mapping[str, str]], operators: tuple[list[Operator], list[Operator], list[Match]]
+) -> Work[tuple[Divergence, _RankProgress]]:
+    divergence = Divergence(rules, None)
+    progress = _RankProgress([], Counter(), Counter(), [], set())
+    walk = _walk_step(divergence, operators[0], operators[1], [], mapping, progress, matches=operators[2])
+    progress.parts.append((yield from _pairs_of_step(divergence, walk)))
+    return divergence, progress
+
+
+def _unequal(pairs: Iterable[Pair]) -> Iterator[RecordKey]:
+    """Yield the keys of records that are neither equal nor differ by rounding only."""
+    for pair in pairs:
+        if pair.verdict not in ("equal", "noise"):
+            for side, record in enumerate((pair.actual, pair.reference)):
+                if record is not None:
+                    yield side, record.op_name, record.io, record.index
 
 
 def _pairs_of_step(divergence: Divergence, walk: Iterator[Pair]) -> Work[list[Pair]]:

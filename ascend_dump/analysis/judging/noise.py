@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Optional
 
+from ascend_dump.analysis.alignment.token_parts import NO_ROUNDING, token_part
 from ascend_dump.analysis.judging.discrete_operators import is_wrong, why_both_are_right
 from ascend_dump.analysis.judging.elementwise import (
     ElementErrors,
@@ -45,6 +46,8 @@ __all__ = ["NoiseJudge"]
 
 #: Tensors with more elements are not judged element by element: their copies in float64 would take gigabytes.
 _MOST_ELEMENTS = 1 << 26
+#: The largest noise of an element, if only the root mean square of the noise is known, as a multiple of it.
+_MOST_OF_NOISE = 8.0
 #: Returns why both outputs of a pair are right for their inputs; None if they are not.
 Settle = Callable[[Match, Record, Record], Optional[str]]
 
@@ -73,8 +76,14 @@ class NoiseJudge:
         wrong = why_other_integers(a, b, difference)
         if wrong is not None:
             return self._unless_runs_differ(difference, ("different", wrong), b)
-        noise = Noise() if earlier is None else _added([earlier], difference.measure.rms)
-        verdict = judge(difference.measure, type_of(a, b), rules, noise=noise, cast=difference.cast)
+        part = token_part(a)
+        rounding = NO_ROUNDING if part is None else part.rounding
+        size = rounding.error * difference.measure.rms
+        noise = Noise(size, rounding.unit, _MOST_OF_NOISE * size)
+        if earlier is not None and not size:
+            noise = _added([earlier], difference.measure.rms)
+        between = math.sqrt(max(rounding.operators, 1))
+        verdict = judge(difference.measure, type_of(a, b), rules, cast=difference.cast, noise=noise, between=between)
         return self._adjusted(difference, verdict, b)
 
     def of_border(

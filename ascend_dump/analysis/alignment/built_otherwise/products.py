@@ -7,7 +7,7 @@ narrow products, so that both programs have the same operators.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
@@ -44,28 +44,32 @@ class _Product(NamedTuple):
 class NarrowPart(NamedTuple):
     """The part of a wide product that is a narrow product.
 
-    outputs  the range of its outputs
+    outputs  the ranges of its outputs, one after the other
     width    the number of outputs of the wide product
     weight   the index of the input that is the weight
     axis     the axis of the weight that belongs to the outputs
     """
 
-    outputs: slice
+    outputs: tuple[slice, ...]
     width: int
     weight: int
     axis: int
 
-    def of(self, operator: Operator, position: int) -> Operator:
-        """Return the narrow product at a new position; its records are parts of the records of the wide product."""
+    def of(self, operator: Operator) -> Operator:
+        """Return the narrow product; its records are parts of the records of the wide product."""
         inputs = []
         for record in operator.inputs:
             axis = self.axis if record.index == self.weight else 0 if record.shape == (self.width,) else None
-            inputs.append(record if axis is None else part_of(record, AxisMap(axis, (self.outputs,))))
-        outputs = [
-            part_of(record, AxisMap(len(record.shape or ()) - 1, (self.outputs,))) for record in operator.outputs
-        ]
-        name = f"{operator.op_name}[{self.outputs.start}:{self.outputs.stop}]"
-        return replace(operator, position=position, op_name=name, inputs=inputs, outputs=outputs)
+            inputs.append(record if axis is None else part_of(record, AxisMap(axis, self.outputs)))
+        outputs = [part_of(record, AxisMap(len(record.shape or ()) - 1, self.outputs)) for record in operator.outputs]
+        if self._is_whole:
+            return replace(operator, inputs=inputs, outputs=outputs)
+        ranges = ",".join(f"{piece.start}:{piece.stop}" for piece in self.outputs)
+        return replace(operator, op_name=f"{operator.op_name}[{ranges}]", inputs=inputs, outputs=outputs)
+
+    @property
+    def _is_whole(self) -> bool:
+        return sum(len(range(piece.start, piece.stop)) for piece in self.outputs) == self.width
 
 
 def is_product(operator: Operator) -> bool:
@@ -97,51 +101,84 @@ def _by_weight(operators: Sequence[Operator]) -> dict[object, str]:
     return {key: name for key, name in names.items() if name is not None}
 
 
-def wide_products(operators: Sequence[Operator], narrow: Sequence[Operator]) -> dict[int, list[NarrowPart]]:
+def wide_products(
+    operators: Sequence[Operator], narrow: Sequence[Operator], *, may_reorder: bool
+) -> dict[int, list[NarrowPart]]:
     """Return for each wide product, by its position, the parts that are products of the other side.
 
-    narrow: the operators of the other side
+    narrow       the operators of the other side
+    may_reorder  a product with the same outputs as one of the other side, in another order, is returned as one part
     """
     in_both = {product.rows for product in _products(operators)}
-    by_row: dict[bytes, list[tuple[_Product, int]]] = {}
+    by_row: dict[bytes, list[_Product]] = {}
     for product in _products(narrow):
         if product.rows not in in_both:
-            for index, row in enumerate(product.rows):
-                by_row.setdefault(row, []).append((product, index))
+            for row in dict.fromkeys(product.rows):
+                by_row.setdefault(row, []).append(product)
     wide: dict[int, list[NarrowPart]] = {}
     for product in _products(operators) if by_row else ():
         parts = _parts_of(product, by_row)
-        if len(parts) > 1:
+        if len(parts) > 1 or (may_reorder and parts and len(parts[0]) > 1):
             weight = product.weight.index, product.axis
             wide[product.operator.position] = [NarrowPart(part, len(product.rows), *weight) for part in parts]
     return wide
 
 
-def _parts_of(product: _Product, by_row: Mapping[bytes, Sequence[tuple[_Product, int]]]) -> list[slice]:
-    """Return the ranges of outputs of a wide product that are narrow products; none unless they cover all outputs.
+def _parts_of(product: _Product, by_row: Mapping[bytes, Sequence[_Product]]) -> list[tuple[slice, ...]]:
+    """Return the outputs of a wide product that are those of each narrow product; none unless they cover all outputs.
 
-    More than half of the rows of a narrow weight have to be equal, since some may be wrong.
+    More than half of the rows of a narrow weight have to be rows of the wide weight, since some may be wrong.
     """
-    parts: list[slice] = []
-    begin = 0
-    while begin < len(product.rows):
-        fitting = {
-            len(narrow.rows)
-            for index, row in enumerate(product.rows[begin:])
-            for narrow, offset in by_row.get(row, ())
-            if offset == index and _have_most_rows(product.rows[begin : begin + len(narrow.rows)], narrow.rows)
-        }
-        if not fitting:
-            return []
-        end = begin + max(fitting)
-        parts.append(slice(begin, end))
-        begin = end
-    return parts
+    indices: dict[bytes, list[int]] = {}
+    for index in range(len(product.rows) - 1, -1, -1):
+        indices.setdefault(product.rows[index], []).append(index)
+    narrow = {id(of_row): of_row for row in product.rows for of_row in by_row.get(row, ())}
+    parts: list[tuple[slice, ...]] = []
+    covered: set[int] = set()
+    for of_part in sorted(narrow.values(), key=lambda each: (-len(each.rows), each.operator.position)):
+        numbers = _numbers_of(of_part.rows, indices, len(product.rows), covered)
+        if numbers is not None:
+            covered.update(numbers)
+            parts.append(_ranges(numbers))
+    return sorted(parts, key=lambda part: part[0].start) if len(covered) == len(product.rows) else []
 
 
-def _have_most_rows(rows: Sequence[bytes], narrow_rows: Sequence[bytes]) -> bool:
-    equal = sum(a == b for a, b in zip(rows, narrow_rows))
-    return len(rows) == len(narrow_rows) and 2 * equal > len(rows)
+def _numbers_of(
+    rows: Sequence[bytes], indices: Mapping[bytes, Sequence[int]], count: int, covered: Set[int]
+) -> Optional[list[int]]:
+    """Return the index in the wide weight of each row of a narrow one; None if it is not a part of the wide one.
+
+    A row that the wide weight lacks is expected behind the row before it.
+
+    indices  by row: its indices in the wide weight, the last one first
+    count    the number of rows of the wide weight
+    covered  indices of rows of other narrow weights
+    """
+    remaining: dict[bytes, list[int]] = {}
+    numbers: list[Optional[int]] = []
+    for row in rows:
+        of_row = remaining.setdefault(row, [index for index in indices.get(row, ()) if index not in covered])
+        numbers.append(of_row.pop() if of_row else None)
+    known = [(offset, number) for offset, number in enumerate(numbers) if number is not None]
+    if 2 * len(known) <= len(rows):
+        return None
+    first_offset, first = known[0]
+    result = [first - first_offset + offset for offset in range(first_offset)]
+    for number in numbers[first_offset:]:
+        result.append(result[-1] + 1 if number is None and result else first if number is None else number)
+    is_valid = len({*result}) == len(rows) and min(result) >= 0 and max(result) < count and covered.isdisjoint(result)
+    return result if is_valid else None
+
+
+def _ranges(numbers: Sequence[int]) -> tuple[slice, ...]:
+    """Return the ranges of consecutive numbers.
+
+    >>> _ranges([4, 5, 9])
+    (slice(4, 6, None), slice(9, 10, None))
+    """
+    begins = [index for index, number in enumerate(numbers) if index == 0 or number != numbers[index - 1] + 1]
+    ends = [*begins[1:], len(numbers)]
+    return tuple(slice(numbers[begin], numbers[end - 1] + 1) for begin, end in zip(begins, ends))
 
 
 def _products(operators: Sequence[Operator]) -> Iterable[_Product]:

@@ -1,0 +1,1 @@
+"""Compare programs that are built differently: fused products, other operators, tensors in another order."""

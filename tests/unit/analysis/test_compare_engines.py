@@ -1,0 +1,221 @@
+"""An engine computes the same as a trainer in other ways: fused and grouped products, rotary embeddings, rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+import ascend_dump
+
+torch: Any = pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+nn = torch.nn
+functional = torch.nn.functional
+HEADS, GROUPS, HEAD, VOCABULARY = 4, 2, 4, 40
+SIZE = HEADS * HEAD
+FREQUENCIES = 0.1 ** torch.arange(HEAD // 2)
+
+
+class Norm(nn.Module):  # type: ignore[misc]  # torch is imported as Any
+    """A norm. rounds_once: the weight is applied before the result is rounded to the type of the input"""
+
+    def __init__(self, rounds_once: bool) -> None:
+        super().__init__()
+        self.weight, self.rounds_once, self.eps = nn.Parameter(torch.rand(SIZE) + 0.5), rounds_once, 1e-6
+
+    def forward(self, x: Any) -> Any:
+        y = x.float()
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
+        return (y * self.weight.float()).to(x.dtype) if self.rounds_once else self.weight * y.to(x.dtype)
+
+
+class TrainerAttention(nn.Module):  # type: ignore[misc]
+    """Attention with three projections, and halves of heads that are rotated by tables of the whole model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = (SIZE, GROUPS * HEAD, GROUPS * HEAD)
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(SIZE, size) for size in sizes)
+        self.o_proj = nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: Any, tables: tuple[Any, Any]) -> Any:
+        rows, length, _ = x.shape
+        q, k, v = (
+            part(x).view(rows, length, -1, HEAD).transpose(1, 2) for part in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k = (self.rotated(part, *tables) for part in (q, k))
+        k, v = (part.repeat_interleave(HEADS // GROUPS, 1) for part in (k, v))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        return self.o_proj(mixed.reshape(x.shape))
+
+    @staticmethod
+    def rotated(x: Any, cos: Any, sin: Any) -> Any:
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+
+class EngineAttention(nn.Module):  # type: ignore[misc]
+    """Attention over flat tokens of one request, with one projection whose outputs are sorted by groups of heads."""
+
+    def __init__(self, attention: TrainerAttention) -> None:
+        super().__init__()
+        parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+        grouped = [
+            torch.cat([getattr(part, name).detach().unflatten(0, (GROUPS, -1)) for part in parts], 1).flatten(0, 1)
+            for name in ("weight", "bias")
+        ]
+        self.qkv, self.out = nn.Linear(SIZE, len(grouped[0])), attention.o_proj
+        self.qkv.weight.data, self.qkv.bias.data = grouped
+        self.scale, self.shift = HEAD**-0.5, 0
+        self.cache: list[Any] = []
+
+    def forward(self, x: Any, positions: Any) -> Any:
+        grouped = self.qkv(x).view(len(x), GROUPS, HEADS // GROUPS + 2, HEAD)
+        q, k, v = grouped.split([HEADS // GROUPS, 1, 1], 2)
+        shifted = positions + (self.shift if len(x) == 1 else 0)
+        q, k = self.rotated(q.flatten(1, 2), shifted), self.rotated(k.flatten(1, 2), positions)
+        self.cache = [torch.cat(both) for both in zip(self.cache, (k, v.flatten(1, 2)))] or [k, v.flatten(1, 2)]
+        keys, values = (part.repeat_interleave(HEADS // GROUPS, 1) for part in self.cache)
+        scores = torch.einsum("qhd,khd->hqk", q, keys) * self.scale
+        sees = torch.arange(len(keys)) <= positions[:, None]
+        weights = scores.masked_fill(~sees, float("-inf")).float().softmax(-1).to(x.dtype)
+        return self.out(torch.einsum("hqk,khd->qhd", weights, values).flatten(1))
+
+    @staticmethod
+    def rotated(x: Any, positions: Any) -> Any:
+        angles = positions[:, None, None] * FREQUENCIES
+        factors = torch.polar(torch.ones_like(angles), angles)
+        turned = torch.complex(*x.float().chunk(2, -1)) * factors
+        return torch.cat((turned.real, turned.imag), -1).to(x.dtype)
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    def __init__(self, attention: Any, rounds_once: bool) -> None:
+        super().__init__()
+        self.norm, self.attention = Norm(rounds_once), attention
+
+    def forward(self, x: Any, where: Any) -> Any:
+        return x + self.attention(self.norm(x), where)
+
+
+class Trainer(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.norm = nn.Embedding(VOCABULARY, SIZE), Norm(False)
+        self.layers = nn.ModuleList(Layer(TrainerAttention(), False) for _ in range(2))
+        self.head = nn.Linear(SIZE, VOCABULARY)
+
+    def forward(self, ids: Any, positions: Any) -> Any:
+        x = self.embed(ids)
+        angles = torch.cat([positions[..., None] * FREQUENCIES] * 2, -1)[:, None]
+        tables = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        for layer in self.layers:
+            x = layer(x, tables)
+        return self.head(self.norm(x)) / 4.0
+
+
+class Engine(nn.Module):  # type: ignore[misc]
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__()
+        self.embedding, self.final_norm, self.lm_head = trainer.embed, Norm(True), trainer.head
+        self.blocks = nn.ModuleList(Layer(EngineAttention(layer.attention), True) for layer in trainer.layers)
+        norms = [layer.norm for layer in trainer.layers], [layer.norm for layer in self.blocks]
+        for norm, own in zip((*norms[0], trainer.norm), (*norms[1], self.final_norm)):
+            own.weight.data = norm.weight.detach().clone()
+        self.factor = 0.25
+        self.temperature: Optional[float] = None
+
+    def forward(self, ids: Any, positions: Any) -> Any:
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x, positions)
+        # Each second token is the input of a head that is not contiguous.
+        logits = self.lm_head(self.final_norm(x)[None].transpose(0, 1)).squeeze(1)
+        logits = logits * self.factor
+        return logits if self.temperature is None else logits / self.temperature
+
+
+def compared(tmp_path: Path, fault: Any = None, dtype: Any = torch.float32, *, chooses: bool = False) -> Any:
+    """Compare an engine, which runs a prompt and then single tokens, with a trainer.
+
+    fault    changes the engine
+    chooses  the engine divides the logits by a temperature, and draws the next token
+    """
+    ids = torch.randint(1, VOCABULARY, (11,), generator=torch.Generator().manual_seed(3))
+    trainer = Trainer().to(dtype)
+    engine = Engine(trainer).to(dtype)
+    if fault is not None:
+        fault(engine)
+    with torch.no_grad(), ascend_dump.capture(engine, path=tmp_path / "engine", steps="0-9"):
+        for begin, end in [(0, 7), (7, 8), (8, 9), (9, 10), (10, 11)]:
+            logits = engine(ids[begin:end], torch.arange(begin, end))
+            if chooses:
+                torch.multinomial((logits[-1] / 0.7).softmax(-1), 1)
+    with torch.no_grad(), ascend_dump.capture(trainer, path=tmp_path / "trainer", steps="0"):
+        trainer(ids[None], torch.arange(11)[None])
+    return ascend_dump.compare(tmp_path / "engine", tmp_path / "trainer", align="tokens")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("chooses", [False, True])
+def test_a_right_engine_has_no_origin(dtype: Any, chooses: bool, tmp_path: Path) -> None:
+    comparison = compared(tmp_path, dtype=dtype, chooses=chooses)
+    assert comparison.origins == ()
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    names = {(pair.actual.op_name, pair.reference.op_name) for pair in comparison.pairs}
+    for name in ("q_proj", "k_proj", "v_proj"):
+        assert ("blocks.1.attention.qkv/addmm_0", f"layers.1.attention.{name}/addmm_0") in names
+
+
+def test_another_scale_of_one_layer(tmp_path: Path) -> None:
+    def fault(engine: Any) -> None:
+        engine.blocks[1].attention.scale = 0.3
+
+    first = compared(tmp_path, fault).origins[0]
+    assert "1.attention" in first.op_name
+
+
+def test_positions_that_are_wrong_when_single_tokens_run(tmp_path: Path) -> None:
+    def fault(engine: Any) -> None:
+        engine.blocks[1].attention.shift = 1
+
+    first = compared(tmp_path, fault).origins[0]
+    assert "1.attention" in first.op_name
+
+
+def test_another_factor_of_the_logits(tmp_path: Path) -> None:
+    def fault(engine: Any) -> None:
+        engine.factor = 0.5
+
+    comparison = compared(tmp_path, fault)
+    assert comparison.origins[0].op_type in ("aten::mul", "aten::div")
+    assert len(comparison.origins) == 1
+
+
+def test_a_temperature_in_the_model(tmp_path: Path) -> None:
+    def fault(engine: Any) -> None:
+        engine.temperature = 0.7
+
+    comparison = compared(tmp_path, fault)
+    assert [origin.module for origin in comparison.origins] == [""]
+    assert comparison.origins[0].kind in ("structure", "compute")
+
+
+def test_another_eps_of_one_norm(tmp_path: Path) -> None:
+    def fault(engine: Any) -> None:
+        engine.blocks[1].norm.eps = 0.1
+
+    first = compared(tmp_path, fault).origins[0]
+    assert "1.norm" in first.op_name
+
+
+def test_a_wrong_row_of_a_fused_weight(tmp_path: Path) -> None:
+    def fault(engine: Any) -> None:
+        engine.blocks[1].attention.qkv.weight.data[5] *= 2
+
+    first = compared(tmp_path, fault).origins[0]
+    assert first.kind == "parameter"
+    assert "1.attention" in first.op_name
