@@ -195,11 +195,14 @@ def _selects(operator: Operator) -> bool:
 
 
 def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
-    """Return the `id` of each operator from the first one that chooses tokens after the last paired operator.
+    """Return the `id` of each operator from the first one that chooses tokens after the last result with a partner.
+
+    Operators on integers have partners even behind it, such as those that count the tokens of a loss.
 
     paired: the `id` of each operator that has a partner
     """
-    last = max((n for n, operator in enumerate(operators) if id(operator) in paired), default=len(operators))
+    results = (n for n, operator in enumerate(operators) if id(operator) in paired and computes_floats(operator))
+    last = max(results, default=len(operators))
     behind = operators[last + 1 :]
     first = next((n for n, op in enumerate(behind) if operator_class(op.op_type) in _CHOOSING), len(behind))
     chosen = {id(operator) for operator in behind[first:]}

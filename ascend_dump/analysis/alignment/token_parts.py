@@ -80,12 +80,10 @@ class TensorOfCalls:
     def ways(self) -> list[Way]:
         ways = self.side.ways(self.shapes)
         for way in list(ways):
-            sizes = {index: shape[way.axis] for index, shape in self.shapes.items()}
-            if (
-                way.joined
-                and way.axis == 0
-                and all(index in self.orders and len(self.orders[index]) == size for index, size in sizes.items())
-            ):
+            if not way.joined or way.axis != 0:
+                continue
+            sizes = {index: shape[0] for index, shape in self.shapes.items()}
+            if all(index in self.orders and len(self.orders[index]) == size for index, size in sizes.items()):
                 ways.append(way._replace(is_sorted=True))
         return ways
 
