@@ -12,7 +12,7 @@ from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_source, moves_elements
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.operators.properties import PRODUCTS, SHAPED, operator_class
 from ascend_dump.analysis.pairing.same_framework import Match, align
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -140,7 +140,7 @@ def computes_floats(operator: Operator) -> bool:
     """Return True for an operator that computes floating-point values from others: no move, no source, no mask."""
     if moves_elements(operator.op_type) or is_source(operator.op_type):
         return False
-    if operator_class(operator.op_type) in _MASK_MAKERS:
+    if operator_class(operator.op_type) in _MASK_MAKERS | SHAPED | {"set_"}:
         return False
     outputs = [record for record in operator.outputs if _is_float(record)]
     return bool(outputs) and any(map(_is_float, operator.inputs))
@@ -195,14 +195,15 @@ def _selects(operator: Operator) -> bool:
 
 
 def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
-    """Return the `id` of each operator from the first one that chooses tokens after the last result with a partner.
+    """Return the `id` of each operator from the first one that chooses tokens after the last product with a partner.
 
-    Operators on integers have partners even behind it, such as those that count the tokens of a loss.
+    Other operators may have partners behind it: one side counts the tokens of a loss, the other those of a request.
 
     paired: the `id` of each operator that has a partner
     """
-    results = (n for n, operator in enumerate(operators) if id(operator) in paired and computes_floats(operator))
-    last = max(results, default=len(operators))
+    partners = [(n, operator) for n, operator in enumerate(operators) if id(operator) in paired]
+    products = [n for n, operator in partners if operator_class(operator.op_type) in PRODUCTS]
+    last = max(products or [n for n, operator in partners if computes_floats(operator)], default=len(operators))
     behind = operators[last + 1 :]
     first = next((n for n, op in enumerate(behind) if operator_class(op.op_type) in _CHOOSING), len(behind))
     chosen = {id(operator) for operator in behind[first:]}
