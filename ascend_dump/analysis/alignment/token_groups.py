@@ -38,12 +38,10 @@ __all__ = [
     "rounding_unit",
 ]
 
-_MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full", "fill", "fill_", "zero_"})
+_MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full", "fill", "zero"})
 #: Operators that choose tokens by their logits, or compute a loss from logits.
 _CHOOSING = frozenset({"_softmax", "softmax", "_log_softmax", "log_softmax", "argmax", "topk", "sort", "multinomial"})
-_SELECTING = frozenset(
-    {"index", "index_select", "gather", "index_put", "index_put_", "index_add", "index_add_", "take"}
-)
+_SELECTING = frozenset({"index", "index_select", "gather", "index_put", "index_add", "take"})
 
 
 def rounding_unit(call: ModelCall) -> float:
@@ -140,7 +138,7 @@ def computes_floats(operator: Operator) -> bool:
     """Return True for an operator that computes floating-point values from others: no move, no source, no mask."""
     if moves_elements(operator.op_type) or is_source(operator.op_type):
         return False
-    if operator_class(operator.op_type) in _MASK_MAKERS | SHAPED | {"set_"}:
+    if operator_class(operator.op_type) in _MASK_MAKERS | SHAPED | {"set"}:
         return False
     outputs = [record for record in operator.outputs if _is_float(record)]
     return bool(outputs) and any(map(_is_float, operator.inputs))
