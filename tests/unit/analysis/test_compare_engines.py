@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, Optional
 
@@ -142,7 +143,8 @@ def compared(tmp_path: Path, fault: Any = None, dtype: Any = torch.float32, *, c
     """Compare an engine, which runs a prompt and then single tokens, with a trainer.
 
     fault    changes the engine
-    chooses  the engine divides the logits by a temperature, and draws the next token
+    chooses  the engine keeps a copy of the logits, divides them by a temperature, draws the next token, and counts its
+             tokens; the trainer computes a loss
     """
     ids = torch.randint(1, VOCABULARY, (11,), generator=torch.Generator().manual_seed(3))
     trainer = Trainer().to(dtype)
@@ -153,9 +155,14 @@ def compared(tmp_path: Path, fault: Any = None, dtype: Any = torch.float32, *, c
         for begin, end in [(0, 7), (7, 8), (8, 9), (9, 10), (10, 11)]:
             logits = engine(ids[begin:end], torch.arange(begin, end))
             if chooses:
+                copy.deepcopy(logits)
                 torch.multinomial((logits[-1] / 0.7).softmax(-1), 1)
+                (ids[begin:end] > 0).sum()
     with torch.no_grad(), ascend_dump.capture(trainer, path=tmp_path / "trainer", steps="0"):
-        trainer(ids[None], torch.arange(11)[None])
+        logits = trainer(ids[None], torch.arange(11)[None])
+        if chooses:
+            mask, each = ids[None, 1:] > 0, functional.log_softmax(logits[:, :-1], -1).gather(-1, ids[None, 1:, None])
+            -(each[..., 0] * mask).sum() / mask.sum()
     return ascend_dump.compare(tmp_path / "engine", tmp_path / "trainer", align="tokens")
 
 
