@@ -159,6 +159,18 @@ def test_a_right_rollout(lengths: tuple[int, ...], settings: dict[str, Any], exp
     assert f"{sum(lengths)} tokens of " in comparison.aligned[-1]
 
 
+@pytest.mark.parametrize("own", [0, 1])
+def test_a_pack_of_two_sequences_of_which_the_rollout_has_one(own: int, tmp_path: Path) -> None:
+    """The numbers 0 and 1 of the two sequences look like a mask of padding on the left."""
+    network, sequences = Network(), requests(11, 6)
+    reference = trainer(tmp_path / "trainer", network, sequences, packed=True)
+    actual = rollout(tmp_path / "rollout", network, [sequences[own]])
+    comparison = ascend_dump.compare(actual, reference, align="tokens")
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert comparison.origins == ()
+    assert f"{len(sequences[own])} tokens of " in comparison.aligned[-1]
+
+
 def test_the_first_token_and_the_operator_of_a_norm(tmp_path: Path) -> None:
     network = Network()
     network.blocks[1].n2.eps = 0.1
