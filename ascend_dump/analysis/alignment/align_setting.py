@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
-from ascend_dump.analysis.alignment.token_sequences import calls_in
+from ascend_dump.analysis.alignment.token_sequences import model_calls_of
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.errors import ConfigError
 
@@ -25,6 +25,6 @@ def check_align(align_by: Optional[str], **settings: object) -> None:
 
 def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator]) -> bool:
     """Return True if the first model calls of both sides have different numbers of slots, and not both sides train."""
-    calls = [calls_in([side])[0] for side in (operators, reference)]
+    calls = model_calls_of([operators], [reference], guess=False)
     trains = [any(operator.phase == "backward" for operator in side) for side in (operators, reference)]
     return all(calls) and not all(trains) and calls[0][0].width != calls[1][0].width

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
+from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.errors import AscendDumpError
@@ -14,7 +15,16 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["INTEGERS", "NO_TOKEN", "REJECTED", "ModelCall", "Token", "calls_of_step"]
+__all__ = [
+    "INTEGERS",
+    "NO_TOKEN",
+    "REJECTED",
+    "ModelCall",
+    "Token",
+    "calls_of_step",
+    "embedding_contents",
+    "table_of_ids",
+]
 
 #: Number of a sequence, and index of the token in the sequence, from 0.
 Token = tuple[int, int]
@@ -24,6 +34,8 @@ NO_TOKEN: Token = (-1, -1)
 REJECTED: Token = (-2, -2)
 #: Types of ids.
 INTEGERS = ("int32", "int64")
+#: Operators that look up rows of any table, not only of embeddings.
+_INDEXING = frozenset({"index", "index_select"})
 
 
 @dataclass
@@ -52,18 +64,22 @@ class ModelCall:
         return int(self.ids.shape[1])
 
 
-def calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
+def calls_of_step(operators: Sequence[Operator], table: frozenset[Hashable] = frozenset()) -> Iterator[ModelCall]:
     """Yield the calls of a step, without its backward pass.
 
     A call begins with the operator that looks up the embeddings of ids. The first call also has all operators before.
     Operators of other models, such as a model that drafts tokens, are left out.
+
+    table: what `table_of_ids` returns, if the program has no operators for embeddings but indexes a table
     """
     operators = _of_captured_model(operators)
     first: Optional[tuple[str, str, object]] = None
     begins: list[tuple[int, Record]] = []
-    end = next((n for n, operator in enumerate(operators) if operator.phase == "backward"), len(operators))
+    end = _end_of_forward(operators)
     for number, operator in enumerate(operators[:end]):
         ids = _embedded_ids(operator)
+        if ids is None and table & (names := _names_of_table(operator)):
+            ids, table = _indexing_ids(operator), table | names
         if ids is None:
             continue
         key = operator.module, operator.op_type, operator.inputs[0].shape
@@ -82,6 +98,65 @@ def calls_of_step(operators: Sequence[Operator]) -> Iterator[ModelCall]:
             continue
         rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
         yield ModelCall(list(operators[start:stop]), rows, ids)
+
+
+def embedding_contents(calls: Sequence[ModelCall]) -> set[Hashable]:
+    """Return the contents of the tables of embeddings that the calls read; without tables whose content is unknown."""
+    tables = (op.inputs[0] for call in calls for op in call.operators if _embedded_ids(op) is call.ids_record)
+    return {content for table in tables if (content := table.content) is not None}
+
+
+def table_of_ids(steps: Sequence[Sequence[Operator]], contents: set[Hashable], *, guess: bool) -> frozenset[Hashable]:
+    """Return what names the table that a program without operators for embeddings indexes with ids of tokens.
+
+    Empty if there is no such table.
+
+    contents  of the embeddings of the other side: a table with one of them is taken first
+    guess     True to take else the first parameter that is indexed with integers that do not just count up
+    """
+    guessed = frozenset[Hashable]()
+    for operator in (operator for step in steps for operator in step[: _end_of_forward(step)]):
+        ids = _indexing_ids(operator)
+        if ids is None:
+            continue
+        table = operator.inputs[0]
+        if table.content is not None and table.content in contents:
+            return _names_of_table(operator)
+        if guess and not guessed and table.parameter is not None and not _count_up(ids):
+            guessed = _names_of_table(operator)
+    return guessed
+
+
+def _end_of_forward(operators: Sequence[Operator]) -> int:
+    return next((n for n, operator in enumerate(operators) if operator.phase == "backward"), len(operators))
+
+
+def _indexing_ids(operator: Operator) -> Optional[Record]:
+    """Return the integers with which an operator reads whole rows of a table of floats; None for other operators."""
+    if operator_class(operator.op_type) not in _INDEXING or len(operator.inputs) != 2 or len(operator.outputs) != 1:
+        return None
+    table, ids = operator.inputs
+    shape, rows = table.shape or (), ids.shape or ()
+    reads_rows = len(shape) == 2 and bool(rows) and operator.outputs[0].shape == (*rows, shape[1])
+    return ids if reads_rows and ids.dtype in INTEGERS and float_kind(table.dtype or "") is not None else None
+
+
+def _names_of_table(operator: Operator) -> frozenset[Hashable]:
+    """Return the name of the parameter that an operator reads first, and its content, as far as they are known.
+
+    In each step, only the first record of a parameter has its name.
+    """
+    names = (name for table in operator.inputs[:1] for name in (table.parameter, table.content))
+    return frozenset(name for name in names if name is not None)
+
+
+def _count_up(ids: Record) -> bool:
+    """Return True if integers may be positions: each is one more than the one before, or 0. A single one may be too."""
+    try:
+        flat = ids.numpy().reshape(-1).astype("int64")
+    except AscendDumpError:
+        return True
+    return bool(((flat[1:] == flat[:-1] + 1) | (flat[1:] == 0)).all())
 
 
 def _of_captured_model(operators: Sequence[Operator]) -> Sequence[Operator]:

@@ -65,7 +65,8 @@ class IntegersOfCalls:
             # Slot numbers of a cache count up as well, but are larger than positions.
             later = _keys(largest, _are_positions, _FIRST_PRODUCTS)
             self._positions = min(later, key=lambda key: _largest(largest, key), default=None)
-        self._mask = next((key for call in calls if (key := _first_key(call, _is_mask)) is not None), None)
+        masks = (_first_key(call, self._is_mask_of_padding) for call in calls)
+        self._mask = next((key for key in masks if key is not None), None)
         lengths = (_first_key(call, _are_lengths, _FIRST_PRODUCTS) for call in calls)
         self._lengths = next((key for key in lengths if key is not None), None)
 
@@ -114,6 +115,13 @@ class IntegersOfCalls:
                 part.append(slot)
             if part:
                 yield _segment(call, row, part, positions, cached)
+
+    def _is_mask_of_padding(self, call: ModelCall, array: np.ndarray) -> bool:
+        """Return True for a mask of real tokens. The numbers 0 and 1 of two packed sequences look like such a mask."""
+        if not _is_mask(call, array):
+            return False
+        positions = self.positions(call)
+        return positions is None or array.shape != positions.shape or not _are_sequence_numbers(array, positions)
 
     def _mask_of(self, call: ModelCall) -> Optional[np.ndarray]:
         """Return the mask of a call, [rows, keys]; None if there is none."""
@@ -246,6 +254,23 @@ def _is_mask(call: ModelCall, array: np.ndarray) -> bool:
     # A causal mask has as many rows as slots, and ends one slot later in each row.
     is_causal = len(array) == array.shape[1] > 1 and np.array_equal(array.astype(bool), np.tri(len(array), dtype=bool))
     return bool((np.abs(ends).sum(axis=1) <= 2).all()) and not is_causal
+
+
+def _are_sequence_numbers(array: np.ndarray, positions: np.ndarray) -> bool:
+    """Return True if 0 and 1 number two packed sequences: the positions count up from 0 in both.
+
+    Positions of padding do not count up. Both arrays have the shape [rows, slots].
+    """
+    import numpy as np
+
+    for numbers, counted in zip(array, positions):
+        begin = int(np.count_nonzero(numbers == 0))
+        if begin in (0, len(numbers)):
+            continue
+        parts = counted[:begin], counted[begin:]
+        if begin < 2 or numbers[:begin].any() or any((part != np.arange(len(part))).any() for part in parts):
+            return False
+    return True
 
 
 def _are_lengths(call: ModelCall, array: np.ndarray) -> bool:

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, ModelCall, calls_of_step
+from ascend_dump.analysis.alignment.model_calls import (
+    NO_TOKEN,
+    REJECTED,
+    ModelCall,
+    calls_of_step,
+    embedding_contents,
+    table_of_ids,
+)
 from ascend_dump.analysis.alignment.token_integers import IntegersOfCalls, TokenRun
 from ascend_dump.analysis.alignment.token_requests import UNKNOWN, Requests, are_equal_ids
 from ascend_dump.analysis.operators.operator import Operator
 
-__all__ = ["CallsOfSide", "calls_in", "calls_of_sides", "pair_sequences"]
+__all__ = ["CallsOfSide", "calls_of_sides", "model_calls_of", "pair_sequences"]
 
 
 class CallsOfSide(NamedTuple):
@@ -28,19 +35,30 @@ def calls_of_sides(
 
     The sequences of the side with fewer calls are found first. They help to find the sequences of the other side.
     """
-    of_steps = [[call for step in side for call in calls_of_step(step)] for side in (steps, reference_steps)]
+    of_steps = model_calls_of(steps, reference_steps, guess=True)
     first = int(len(of_steps[1]) <= len(of_steps[0]))
     known = _with_tokens(of_steps[first], ())
     other = _with_tokens(of_steps[1 - first], known.sequences)
     return (other, known) if first else (known, other)
 
 
-def calls_in(steps: Sequence[Sequence[Operator]]) -> CallsOfSide:
-    """Return the calls in the steps of one rank, with the ids of each sequence.
+def model_calls_of(
+    steps: Sequence[Sequence[Operator]], reference_steps: Sequence[Sequence[Operator]], *, guess: bool
+) -> list[list[ModelCall]]:
+    """Return the calls of actual and of the reference, without their tokens.
 
-    Steps without ids are left out. In each step, everything from the backward pass on is left out.
+    A side without operators for embeddings may index a table with ids.
+
+    guess: True to find this table also if it is not the table of embeddings of the other side
     """
-    return _with_tokens([call for step in steps for call in calls_of_step(step)], ())
+    sides = steps, reference_steps
+    of_steps = [[call for step in side for call in calls_of_step(step)] for side in sides]
+    for number, side in enumerate(sides):
+        if not of_steps[number]:
+            table = table_of_ids(side, embedding_contents(of_steps[1 - number]), guess=guess)
+            if table:
+                of_steps[number] = [call for step in side for call in calls_of_step(step, table)]
+    return of_steps
 
 
 def _with_tokens(calls: list[ModelCall], known: Sequence[Sequence[int]]) -> CallsOfSide:

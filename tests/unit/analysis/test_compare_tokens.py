@@ -89,6 +89,23 @@ class Network(nn.Module):  # type: ignore[misc]
         return self.head(self.norm(x))
 
 
+class IndexedTable(nn.Module):  # type: ignore[misc]
+    """Indexes its weight with ids, after another table with positions, instead of calling an embedding."""
+
+    def __init__(self, weight: Any) -> None:
+        super().__init__()
+        self.places, self.weight = nn.Parameter(torch.zeros(64, SIZE)), nn.Parameter(weight.detach().clone())
+
+    def forward(self, ids: Any) -> Any:
+        return self.places[torch.arange(ids.shape[1])] * 0.0 + self.weight[ids]
+
+
+def indexing(network: Any) -> Any:
+    """Replace the embedding of a network."""
+    network.embed = IndexedTable(network.embed.weight)
+    return network
+
+
 def requests(*lengths: int) -> list[Any]:
     generator = torch.Generator().manual_seed(3)
     return [torch.randint(1, VOCABULARY, (length,), generator=generator) for length in lengths]
@@ -157,6 +174,42 @@ def test_a_right_rollout(lengths: tuple[int, ...], settings: dict[str, Any], exp
     assert comparison.origins == ()
     assert comparison.aligned[0].startswith(f"log-probabilities of {sum(lengths) - len(lengths)} tokens: ")
     assert f"{sum(lengths)} tokens of " in comparison.aligned[-1]
+
+
+@pytest.mark.parametrize("own", [0, 1])
+def test_a_pack_of_two_sequences_of_which_the_rollout_has_one(own: int, tmp_path: Path) -> None:
+    """The numbers 0 and 1 of the two sequences look like a mask of padding on the left."""
+    network, sequences = Network(), requests(11, 6)
+    reference = trainer(tmp_path / "trainer", network, sequences, packed=True)
+    actual = rollout(tmp_path / "rollout", network, [sequences[own]])
+    comparison = ascend_dump.compare(actual, reference, align="tokens")
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert comparison.origins == ()
+    assert f"{len(sequences[own])} tokens of " in comparison.aligned[-1]
+
+
+def test_a_rollout_that_indexes_the_table_of_embeddings(tmp_path: Path) -> None:
+    """The table is that of the trainer, so the comparison is by tokens without the setting too."""
+    network, sequences = indexing(Network()), requests(10, 12, 9)
+    reference = trainer(tmp_path / "trainer", Network(), sequences)
+    comparison = ascend_dump.compare(rollout(tmp_path / "rollout", network, sequences), reference)
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert "31 tokens of 3 requests" in comparison.aligned[-1]
+
+    network.blocks[1].n2.eps = 0.1
+    [origin] = ascend_dump.compare(rollout(tmp_path / "faulty", network, sequences), reference).origins
+    assert origin.module == "blocks.1.n2"
+
+
+def test_two_programs_that_index_a_table(tmp_path: Path) -> None:
+    """A table that is indexed with positions is not taken. Without the setting, no table is guessed."""
+    network, sequences = indexing(Network()), requests(11)
+    reference = trainer(tmp_path / "trainer", network, sequences)
+    actual = rollout(tmp_path / "rollout", network, sequences)
+    comparison = ascend_dump.compare(actual, reference, align="tokens")
+    assert comparison.origins == ()
+    assert "11 tokens of " in comparison.aligned[-1]
+    assert not any("tokens" in text for text in ascend_dump.compare(actual, reference).aligned)
 
 
 def test_the_first_token_and_the_operator_of_a_norm(tmp_path: Path) -> None:
