@@ -90,6 +90,19 @@ def engine(path: Path, weights: dict[str, Any], gelu: Any = functional.gelu, new
     return path
 
 
+def engine_of_slots(path: Path, weights: dict[str, Any], new: int = 3) -> Path:
+    """Dump the prompt of each request alone, then one token of all requests at a time."""
+    ids = requests()
+    caches = torch.zeros(2, 2, len(ids), ROOM, SIZE)
+    count = ids.shape[1]
+    with torch.no_grad(), ascend_dump.capture(path=path, data="tensor"):
+        for row in range(len(ids)):
+            call(weights, caches[:, :, row : row + 1], ids[row : row + 1, :-new], torch.arange(count - new)[None])
+        for n in range(count - new, count):
+            call(weights, caches, ids[:, n : n + 1], torch.full((len(ids), 1), n))
+    return path
+
+
 @pytest.fixture
 def reference(tmp_path: Path) -> Path:
     ids, path, network = requests(), tmp_path / "trainer", Network()
@@ -104,6 +117,13 @@ def test_a_right_engine_of_functions(reference: Path, tmp_path: Path) -> None:
     assert comparison.verdict in ("equal", "noise"), comparison.counts
     assert comparison.counts["equal"] + comparison.counts["noise"] >= 40
     assert "30 tokens of 3 requests" in comparison.aligned[-1]
+
+
+def test_positions_of_functions_are_found_in_all_calls(reference: Path, tmp_path: Path) -> None:
+    path = engine_of_slots(tmp_path / "engine", Network().state_dict())
+    comparison = ascend_dump.compare(path, reference, align="tokens")
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert "30 tokens of " in comparison.aligned[-1]
 
 
 def test_a_wrong_bias_is_an_origin(reference: Path, tmp_path: Path) -> None:
