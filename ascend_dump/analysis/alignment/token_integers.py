@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IntegersOfCalls", "TokenRun"]
 
-#: The name of the operator, "input" or "output", and the index of a record.
+#: The name of the operator in its call, "input" or "output", and the index of a record.
 _Key = tuple[str, str, int]
 _MASKS = ("bool", *INTEGERS, "uint8")
 #: Programs usually make positions and masks before the first product of a call. Engines read positions and lengths only
@@ -157,14 +158,20 @@ def _integers(call: ModelCall, products: int = 1) -> Iterator[tuple[_Key, Record
 
     products: the search ends at this product of the call; 1 is the first
     """
+    begin, counts = "", Counter[str]()
     for operator in call.operators:
         if operator_class(operator.op_type) in _PRODUCTS:
             products -= 1
             if not products:
                 return
+        if call.ids_record in operator.inputs:
+            begin, counts = "call.", Counter[str]()
+        counts[operator.op_type] += 1
+        # Operators without a module are numbered over all calls of a step.
+        name = operator.op_name if operator.module else f"{begin}{operator.op_type}_{counts[operator.op_type]}"
         for record in (*operator.inputs, *operator.outputs):
             if record.dtype in _MASKS:
-                yield (record.op_name, record.io, record.index), record
+                yield (name, record.io, record.index), record
 
 
 def _keys(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = 1) -> Iterator[_Key]:

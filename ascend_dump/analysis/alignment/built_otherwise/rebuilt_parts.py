@@ -18,12 +18,17 @@ OperatorGroups = tuple[list[Operator], dict[int, dict[int, Operator]]]
 
 
 def are_built_otherwise(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if the two programs have few modules in common, or each has products in modules of its own."""
+    """Return True if the two programs have few modules in common, or each has products in modules of its own.
+
+    A program of functions has no modules, so that it has none in common with a program that has modules.
+    """
     sides = (actual, reference)
     modules = [{operator.module_path for operator in side if operator.module} for side in sides]
     products = [
         {operator.module_path for operator in side if operator.module and is_product(operator)} for side in sides
     ]
+    if not all(modules):
+        return any(modules)
     has_few = 2 * len(modules[0] & modules[1]) < min(map(len, modules))
     return has_few or bool(products[0] - products[1] and products[1] - products[0])
 
