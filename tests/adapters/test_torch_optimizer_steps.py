@@ -99,7 +99,7 @@ def test_a_last_step_that_no_optimizer_ended_is_told(
 
 
 def test_another_value_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'optimizer', or leave it out"):
+    with pytest.raises(ConfigError, match="give 'optimizer'; without it each call"):
         ascend_dump.capture(torch.nn.Linear(1, 1), path=tmp_path, options={"step": "epoch"}).start()
 
 
