@@ -61,7 +61,7 @@ class CommonTokens:
 
 
 class TensorOfCalls:
-    """A tensor of an operator in each call of one side that has it."""
+    """One tensor of an operator: its record in each call of one side that runs the operator."""
 
     def __init__(
         self, side: TokenSide, records: Mapping[int, Record], base: int, orders: Mapping[int, np.ndarray]
@@ -69,8 +69,8 @@ class TensorOfCalls:
         """Keep the records of a tensor.
 
         records  the record in each call, by index of the call
-        base     the index of the base call
-        orders   the order of sorted elements, by index of the call; empty if no elements are sorted
+        base     the index of the base call, the call with most slots
+        orders   for elements that the program sorts, for example by experts: their order, by index of the call; else empty
         """
         self.side, self.records, self.orders = side, dict(records), orders
         self.base = records.get(base, next(iter(records.values())))
@@ -102,7 +102,7 @@ class TensorOfCalls:
     def changed(self) -> Record:
         """Return the first record whose content differs from the base call; else the record of the base call.
 
-        This record stands for a tensor without tokens.
+        It is the record that is compared if the tensor has no axis of tokens.
         """
         content = self.base.content
         return next((record for record in self.records.values() if record.content != content), self.base)
@@ -110,7 +110,7 @@ class TensorOfCalls:
     def values(self, way: Way, tokens: CommonTokens) -> tuple[np.ndarray, np.ndarray]:
         """Return the values of all common tokens, and for each token True if it is recorded.
 
-        A key may be in the caches of several calls. Then the last value that differs from the value before is returned.
+        A key may be in the caches of several calls. Then the value of the last call is returned.
         """
         import numpy as np
 
@@ -165,7 +165,7 @@ NO_ROUNDING = Rounding(0.0, 0, 0.0)
 
 
 class TokenPart:
-    """Reads the values of common tokens in one tensor. numbers: numbers of the tokens that it has on both sides"""
+    """Reads the values of common tokens in one tensor. numbers: the common tokens that both sides of the tensor have"""
 
     def __init__(
         self,
@@ -178,7 +178,8 @@ class TokenPart:
     ) -> None:
         self._tensor, self._way, self._present, self._shape = tensor, way, present, shape
         self.tokens, self.numbers = tokens, numbers
-        #: A key of the memory in which the values are, the same for all tensors in this memory; None if unknown.
+        #: A key of the memory in which the values are, the same for all tensors in this memory until an operator
+        #: writes to it; None if unknown.
         self.memory: Optional[Hashable] = None
         #: The integer type to which values are converted, because the other side has it; "" if they are not converted.
         self.integer_type = ""
@@ -231,7 +232,7 @@ class _WholeTensor:
 
 
 class MemorySources:
-    """Finds the memory from which values of one side come, if operators that only this side has moved the values."""
+    """Finds the memory from which values of one side come, if the values were moved by operators that only this side has."""
 
     def __init__(self, side: int) -> None:
         self._side = side
@@ -240,7 +241,10 @@ class MemorySources:
         self._writes: dict[int, tuple[int, int]] = {}
 
     def pass_through(self, operator: Operator) -> None:
-        """Note that the outputs of an operator, which is left out, have the values of its last input with elements."""
+        """Note the memory from which the outputs of a left-out operator come: that of its last input with elements.
+
+        Nothing is noted if the operator changes values.
+        """
         inputs = [record for record in operator.inputs if math.prod(record.shape or ())]
         if not inputs or not operator.outputs:
             return
@@ -334,7 +338,8 @@ def pair_parts(
 ) -> Optional[tuple[Record, Record]]:
     """Return records of both sides with the values of the common tokens in a tensor; None if it has no axis of tokens.
 
-    Raises NotSupported if values are not stored, and the same errors as reading a tensor.
+    Raises NotSupported if values are not stored. If a tensor cannot be read, reading the returned record raises the
+    error.
 
     left_out  [tokens], True for tokens that are not compared
     chosen    the ways that were chosen before; this choice is added
