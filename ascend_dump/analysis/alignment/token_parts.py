@@ -70,7 +70,7 @@ class TensorOfCalls:
 
         records  the record in each call, by index of the call
         base     the index of the base call, the call with most slots
-        orders   for elements that the program sorts, for example by experts: their order, by index of the call; else empty
+        orders   for elements that the program sorts, such as by experts: their order, by index of the call; else empty
         """
         self.side, self.records, self.orders = side, dict(records), orders
         self.base = records.get(base, next(iter(records.values())))
@@ -232,7 +232,7 @@ class _WholeTensor:
 
 
 class MemorySources:
-    """Finds the memory from which values of one side come, if the values were moved by operators that only this side has."""
+    """Finds the memory from which values of one side come, if operators of this side alone moved the values."""
 
     def __init__(self, side: int) -> None:
         self._side = side
