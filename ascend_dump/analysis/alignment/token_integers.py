@@ -194,9 +194,16 @@ def _largest(call: ModelCall, key: _Key) -> int:
 
 
 def _later_calls(calls: Sequence[ModelCall], key: _Key) -> int:
-    """Return the number of calls in which a record has numbers beyond the slots, like the positions of later calls."""
+    """Return the number of calls in which a record has numbers beyond the slots, like the positions of later calls.
+
+    In a call of several rows each row has to have one, so that the numbers of the rows are no positions.
+    """
     arrays = [(call, array) for call in calls if (array := _find(call, key)) is not None]
-    return sum(array.size in (call.width, call.ids.size) and int(array.max()) >= call.width for call, array in arrays)
+    return sum(
+        array.size in (call.width, call.ids.size)
+        and bool((array.reshape(-1, call.width).max(axis=1) >= call.width).all())
+        for call, array in arrays
+    )
 
 
 def _given(call: ModelCall) -> set[_Key]:

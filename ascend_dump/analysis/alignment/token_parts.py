@@ -17,6 +17,7 @@ from ascend_dump.analysis.alignment.token_ways import (
     presence,
     rest_shape,
 )
+from ascend_dump.analysis.numerics.fills import equal_fills
 from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import writes
@@ -419,19 +420,25 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def distance(a: Record, b: Record) -> float:
-    """Return the L2 norm of the difference, relative to the norm of b.
+    """Return the L2 norm of the difference, relative to the norm of b. Equal masks and fills are in neither norm.
 
-    It is infinite if a record cannot be read, or if the tensors have different sizes.
+    It is infinite if a record cannot be read, if the tensors have different sizes, or if an element is finite on one
+    side only.
     """
     import numpy as np
 
     try:
-        with np.errstate(all="ignore"):
-            arrays = [record.numpy() for record in (a, b)]
-            if arrays[0].size != arrays[1].size:
-                return math.inf
-            wide = np.complex128 if any(map(np.iscomplexobj, arrays)) else np.float64
-            x, y = (np.nan_to_num(array.astype(wide).reshape(-1)) for array in arrays)
-            return float(np.linalg.norm(x - y) / max(float(np.linalg.norm(y)), 1e-300))
+        arrays = [record.numpy() for record in (a, b)]
     except AscendDumpError:
         return math.inf
+    if arrays[0].size != arrays[1].size:
+        return math.inf
+    wide = np.complex128 if any(map(np.iscomplexobj, arrays)) else np.float64
+    with np.errstate(all="ignore"):
+        x, y = (array.astype(wide).reshape(-1) for array in arrays)
+        is_equal = (x == y) | (np.isnan(x) & np.isnan(y))
+        if not np.isfinite(x[~is_equal]).all() or not np.isfinite(y[~is_equal]).all():
+            return math.inf
+        kept = np.isfinite(x) & ~equal_fills(x, y)
+        x, y = x[kept], y[kept]
+        return float(np.linalg.norm(x - y) / max(float(np.linalg.norm(y)), 1e-300))

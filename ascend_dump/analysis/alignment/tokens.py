@@ -22,6 +22,7 @@ from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
     divided,
     in_one_order,
 )
+from ascend_dump.analysis.alignment.displaced_tokens import displaced_tokens
 from ascend_dump.analysis.alignment.fixed_caches import room_of
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, Token
 from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token, writes_to_slots
@@ -116,6 +117,12 @@ class TokenAlignment:
                 )
         merge_products((calls, reference_calls))
         partners = pair_sequences(sequences, reference_sequences)
+        of_reference = {partner: sequence for sequence, (partner, _) in partners.items()}
+        #: For each side: requests whose tokens the other side has at other positions.
+        self.displaced = (
+            displaced_tokens(sequences, reference_sequences, {a: b for a, (b, _) in partners.items()}),
+            displaced_tokens(reference_sequences, sequences, of_reference),
+        )
         order = dict.fromkeys(
             token
             for rows in (*(call.slots for call in calls), *(call.keys for call in calls))

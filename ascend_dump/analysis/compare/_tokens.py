@@ -19,7 +19,14 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["log_probabilities", "tokens_of_rank", "with_added_results", "with_misread_token", "with_tokens"]
+__all__ = [
+    "log_probabilities",
+    "tokens_of_rank",
+    "uncompared_tokens",
+    "with_added_results",
+    "with_misread_token",
+    "with_tokens",
+]
 
 #: A token differs clearly if its largest difference is more than this share of the largest difference of all tokens.
 _CLEAR = 0.01
@@ -84,6 +91,36 @@ def with_misread_token(origins: Sequence[Origin], alignment: TokenAlignment) -> 
     later = [origin for origin in origins[index:] if origin.module != module]
     explains = sum(origin.explains for origin in origins[index:])
     return [*origins[:index], Origin("wiring", pair, evidence, explains), *later], ()
+
+
+def uncompared_tokens(alignment: TokenAlignment) -> list[Pair]:
+    """Return unmatched pairs for tokens that were not compared, so that the verdict is not "noise".
+
+    There is one for each request whose tokens the other side has at other positions. Without one, there is one if less
+    than half of the tokens are on both sides. The records are those of the ids.
+    """
+    pairs = []
+    for side, displaced in enumerate(alignment.displaced):
+        names = ("actual", "the reference")[:: -1 if side else 1]
+        for tokens in displaced:
+            first = (tokens.request, 0)
+            call = next((c for c in alignment.calls[side] if any(first in row for row in c.slots)), None)
+            if call is None:
+                continue
+            reason = (
+                f"{tokens.length} tokens of request {tokens.request} of {names[0]} were not compared: {names[1]} has "
+                f"them at positions {tokens.position} to {tokens.position + tokens.length - 1} of request "
+                f"{tokens.other}, as if positions began again, or requests were not kept apart"
+            )
+            pairs.append(_uncompared(call.ids_record, reason, of_actual=side == 0))
+    if not pairs and not alignment.has_most_tokens:
+        reason = f"only {alignment.tokens.count} tokens are on both sides: most were not compared"
+        pairs.append(_uncompared(alignment.calls[0][0].ids_record, reason, of_actual=True))
+    return pairs
+
+
+def _uncompared(record: Record, reason: str, *, of_actual: bool) -> Pair:
+    return Pair(record if of_actual else None, None if of_actual else record, "", 0.0, "unmatched", reason)
 
 
 def with_added_results(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:

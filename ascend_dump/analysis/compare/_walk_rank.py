@@ -20,7 +20,13 @@ from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._on_executor import RankResult
-from ascend_dump.analysis.compare._tokens import log_probabilities, with_added_results, with_misread_token, with_tokens
+from ascend_dump.analysis.compare._tokens import (
+    log_probabilities,
+    uncompared_tokens,
+    with_added_results,
+    with_misread_token,
+    with_tokens,
+)
 from ascend_dump.analysis.explaining.pairs import EqualStep, are_equal
 from ascend_dump.analysis.explaining.results import Crossing, Pair
 from ascend_dump.analysis.explaining.walk import Divergence
@@ -111,7 +117,14 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
     of_logits = log_probabilities(alignment, operators[:2])
     origins, of_cache = with_misread_token(with_tokens(divergence.origins(), alignment), alignment)
     origins = with_added_results(origins, alignment)
-    notes = (*(() if of_logits is None else (of_logits,)), *of_cache, *alignment.notes())
+    uncompared = uncompared_tokens(alignment)
+    progress.parts.append(uncompared)
+    notes = (
+        *(() if of_logits is None else (of_logits,)),
+        *(pair.reason for pair in uncompared),
+        *of_cache,
+        *alignment.notes(),
+    )
     return RankResult(
         progress.parts,
         origins,

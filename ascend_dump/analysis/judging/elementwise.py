@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
+from ascend_dump.analysis.numerics.fills import equal_fills
 from ascend_dump.analysis.numerics.float_types import FloatKind, float_kind
 from ascend_dump.analysis.numerics.measure import Measure, measure
 from ascend_dump.errors import AscendDumpError
@@ -30,8 +31,6 @@ _Read = Sequence[tuple["np.ndarray", "np.ndarray"]]
 #: error of any implementation, for types of at most 16 bits and for wider types, for which devices approximate
 #: functions.
 _FEW, _MOST = 8, (16, 512)
-#: Masks and fills are at least this many times as large as all other elements, and as 1.
-_MASK = 1000.0
 
 
 def measure_without_outliers(a: Record, b: Record, inputs: _InputPairs, unit: float) -> Optional[tuple[Measure, int]]:
@@ -55,25 +54,20 @@ def measure_without_outliers(a: Record, b: Record, inputs: _InputPairs, unit: fl
 
 
 def measure_without_masks(a: Record, b: Record) -> Optional[Measure]:
-    """Measure only the elements that differ, if all equal elements are masks or fills; else return None.
+    """Measure a pair without the masks and fills that are equal on both sides; return None if there are none.
 
-    Masks and fills are recognised by their size: they are much larger than the elements that differ.
+    `equal_fills` recognises them.
     """
-    import numpy as np
-
     try:
         actual, reference = _wide(a.numpy()), _wide(b.numpy())
     except AscendDumpError:
         return None
     if actual.shape != reference.shape:
         return None
-    differ = actual != reference
-    if not differ.any() or differ.all():
+    fills = equal_fills(actual, reference)
+    if not fills.any():
         return None
-    least, largest = np.abs(reference[~differ]).min(), np.abs(reference[differ]).max()
-    if not least >= _MASK * max(largest, 1.0):
-        return None
-    return measure(a.numpy()[differ], b.numpy()[differ])
+    return measure(a.numpy()[~fills], b.numpy()[~fills])
 
 
 class ElementErrors(NamedTuple):

@@ -176,8 +176,15 @@ class NoiseJudge:
         elements = clean and not difference.bounds and not self.of_parts and difference.layout == IDENTITY
         if elements and math.prod(b.shape or ()) <= _MOST_ELEMENTS:
             verdict, reason = self._by_element(match, a, b, difference, dtype, input_noise, (verdict, reason))
-        if verdict == "noise" and not clean and difference.layout == IDENTITY and not difference.bounds:
-            verdict, reason = self._unless_elements_differ(match, a, b, difference, dtype, input_noise, reason)
+        kind = float_kind(dtype)
+        if verdict == "noise" and difference.layout == IDENTITY and not difference.bounds:
+            if not clean:
+                verdict, reason = self._unless_elements_differ(match, a, b, difference, dtype, input_noise, reason)
+            is_apart = verdict == "noise" and kind is not None and difference.measure.max_rel > most_roundings(kind)
+            # Elements that cannot be compared with those that they are computed from are judged without masks.
+            if is_apart and (not _has_all_inputs(match) or _errors(match, a, b) is None):
+                unmasked = measure_without_masks(a, b)
+                verdict, reason = (verdict, reason) if unmasked is None else judged(unmasked)
         # Leaving out outliers is right only if all inputs differ by no more than noise (`elements` includes `clean`).
         if verdict == "different" and input_noise and elements:
             unit = max(noise.unit for noise in input_noise)
