@@ -35,7 +35,7 @@ def values(cap: Any, op: str = "add_*") -> list[Any]:
 
 
 def assert_right_or_marked(found: list[Any], expected: list[float]) -> int:
-    """How many are right."""
+    """Return the number of right records; the others must be marked as changed."""
     assert len(found) == len(expected)
     assert all(one in (right, CHANGED) for one, right in zip(found, expected)), found
     return sum(one != CHANGED for one in found)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tarfile
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from places import DATA
+from places import extract
 from same_networks import NETWORKS, inputs
 
 import ascend_dump
@@ -37,8 +36,7 @@ OTHERS = ("mindspore", "tensorflow", "torchair")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dumps of the other frameworks, by framework and network."""
     root = tmp_path_factory.mktemp("others")
-    with tarfile.open(DATA / "same_networks.tar.gz") as archive:
-        archive.extractall(root, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    extract("same_networks.tar.gz", root)
     # torchair writes graphs into the working directory.
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("graphs"))

@@ -6,12 +6,11 @@ The dumps of MindSpore and TensorFlow are real ones of the host, made by tests/r
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from places import DATA
+from places import extract
 from same_networks import NETWORKS
 
 import ascend_dump
@@ -31,8 +30,7 @@ _VISIBLE = [one for one in FAULTS if one.what != "a moving mean"]
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("others")
-    with tarfile.open(DATA / "same_networks_gradients.tar.gz") as archive:
-        archive.extractall(root, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    extract("same_networks_gradients.tar.gz", root)
     return root
 
 

@@ -67,7 +67,7 @@ def tells_that_parameters_are_missing(origin: Origin) -> bool:
 
 @pytest.mark.parametrize("data", ["tensor", "stats"])
 def test_a_wrong_parameter_is_one_origin_of_unknown_cause(reference: Path, tmp_path: Path, data: str) -> None:
-    """What follows is explained: the functions behind it, the modules around it, gradients, and later steps."""
+    """Explain everything that follows: functions behind the origin, modules around it, gradients, and later steps."""
     if data == "stats":
         reference = dump(tmp_path / "reference", data=data)
     found = ascend_dump.compare(dump(tmp_path / "actual", up_weight, data=data), reference)

@@ -1,4 +1,4 @@
-"""What a kernel loses by rounding is known of its operator: the same computed in float64, and rounded, is noise."""
+"""Rounding by a kernel, known from its operator: the same result, computed in float64 and then rounded, is noise."""
 
 from __future__ import annotations
 

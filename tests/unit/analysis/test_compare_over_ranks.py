@@ -1,4 +1,4 @@
-"""Of ranks that work together, the one where a difference began is named, and not those that got it from there."""
+"""Name the rank where a difference began, and none of the ranks that received the difference from it."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def test_a_sum_with_an_unreadable_input_follows_from_the_rank_that_was_wrong(sha
 
 
 def lose_input_of_sum(root: Path, shard: str, *, rank: int) -> None:
-    """What the rank puts in gets another hash in the index, and a shard that is not there, or may not be read."""
+    """Change the hashes of the inputs in the index of a rank, and name a shard that is missing or cannot be read."""
     [index] = root.glob(f"worldsize{_RANKS}_global_rank{rank}/**/index.jsonl")
     lines = [json.loads(text) for text in index.read_text().splitlines()]
     [given] = [one for one in lines if (one["op_name"], one["io"]) == ("allreduce__0", "input")]

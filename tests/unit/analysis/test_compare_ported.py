@@ -5,13 +5,12 @@ The dumps of TensorFlow are real ones of the host, made by tests/real/tensorflow
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from places import DATA
+from places import extract
 from same_networks import inputs
 
 import ascend_dump
@@ -29,16 +28,14 @@ from torch.nn import functional
 @pytest.fixture(scope="module")
 def ported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("ported")
-    with tarfile.open(DATA / "ported_networks.tar.xz") as archive:
-        archive.extractall(root, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    extract("ported_networks.tar.xz", root)
     return root
 
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("others")
-    with tarfile.open(DATA / "same_networks.tar.gz") as archive:
-        archive.extractall(root, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    extract("same_networks.tar.gz", root)
     return root
 
 

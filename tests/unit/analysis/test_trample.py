@@ -200,7 +200,7 @@ def test_any_changed_byte_is_found_where_it_is(data, at, flip, dtype, chunk):
 
 
 class _Look:
-    """What `watch_outputs` needs of a record."""
+    """The fields of a record that `watch_outputs` reads."""
 
     io, op_type, op_name, index = "output", "Relu", "c", 0
     run = rank = device = model = model_id = step = None

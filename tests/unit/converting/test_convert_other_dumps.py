@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from places import DATA
+from places import extract
 
 import ascend_dump
 from ascend_dump.cli import Exit, main
@@ -19,8 +18,7 @@ torch = pytest.importorskip("torch")
 @pytest.fixture(scope="module")
 def msprobe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("msprobe")
-    with tarfile.open(DATA / "msprobe.tar.gz") as archive:
-        archive.extractall(root, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    extract("msprobe.tar.gz", root)
     return root / "msprobe"
 
 

@@ -1,4 +1,4 @@
-"""What the nodes of PyTorch's graph were called with, as torchair's text has it."""
+"""Arguments of the nodes of PyTorch's graph, read from the text that torchair writes."""
 
 from __future__ import annotations
 

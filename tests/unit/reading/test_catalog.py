@@ -434,7 +434,7 @@ class TestKeeping:
 
     @pytest.fixture
     def two_parts(self, tmp_path: Path, lines: bytes) -> Path:
-        """Of more than the 131,072 rows that are written together."""
+        """Write an index with more than the 131,072 rows that a catalog writes together."""
         (step_of(tmp_path) / "index.jsonl").write_bytes(lines * 7)
         return tmp_path
 

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any, Callable
 
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from places import DATA
+from places import extract
 
 import ascend_dump
 from ascend_dump import CorruptDump, NotSupported, ReadError
@@ -28,8 +27,7 @@ STEM = "Functional.linear.0.forward"
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directories, by task and level; not to be changed."""
     root = tmp_path_factory.mktemp("msprobe")
-    with tarfile.open(DATA / "msprobe.tar.gz") as archive:
-        archive.extractall(root, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    extract("msprobe.tar.gz", root)
     return root / "msprobe"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Callable
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from places import DATA
+from places import extract
 
 import ascend_dump
 from ascend_dump import NotSupported
@@ -26,8 +25,7 @@ DEVICE = "_tfdbg_device_,job_localhost,replica_0,task_0,device_CPU_0"
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dumps, not to be changed; expected.json is what `DebugDumpDir` of TensorFlow read."""
     root = tmp_path_factory.mktemp("tfdbg")
-    with tarfile.open(DATA / "tfdbg.tar.gz") as archive:
-        archive.extractall(root, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    extract("tfdbg.tar.gz", root)
     return root / "tfdbg"
 
 

@@ -17,7 +17,7 @@ import pytest
 from host_dumps import RUN, item, model_directory, noise, write_step
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from places import DATA
+from places import DATA, extract
 
 import ascend_dump
 from ascend_dump.cli import main
@@ -73,7 +73,7 @@ def seen(dump: ascend_dump.Dump, root: object) -> list[Any]:
 
 
 class Requests:
-    """What is read of a store: (name, start, end) of each range."""
+    """The ranges that are read from a store: (name, start, end) of each."""
 
     def __init__(self, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ranges: list[tuple[str, int, int]] = []
@@ -262,8 +262,7 @@ def test_what_is_mapped_is_copied_into_a_private_bounded_cache(
     store: Any, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """tfdbg's reader maps its files."""
-    with tarfile.open(DATA / "tfdbg.tar.gz") as opened:
-        opened.extractall(tmp_path / "dump", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    extract("tfdbg.tar.gz", tmp_path / "dump")
     url = put(store, tmp_path / "dump")
     monkeypatch.setenv("ASCEND_DUMP_CACHE_BYTES", "100000")
     first = seen(ascend_dump.open(url), url)
@@ -280,8 +279,7 @@ def test_what_is_mapped_is_copied_into_a_private_bounded_cache(
 
 
 def test_copies_are_not_put_where_others_can_write(store: Any, tmp_path: Path, cache: Path) -> None:
-    with tarfile.open(DATA / "tfdbg.tar.gz") as opened:
-        opened.extractall(tmp_path / "dump", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    extract("tfdbg.tar.gz", tmp_path / "dump")
     url = put(store, tmp_path / "dump")
     objects = cache / "ascend-dump" / "objects"
     objects.mkdir(parents=True)
@@ -295,8 +293,7 @@ def test_copies_are_not_put_where_others_can_write(store: Any, tmp_path: Path, c
 def test_a_size_of_the_cache_that_is_no_number_is_said(
     store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with tarfile.open(DATA / "tfdbg.tar.gz") as opened:
-        opened.extractall(tmp_path / "dump", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    extract("tfdbg.tar.gz", tmp_path / "dump")
     url = put(store, tmp_path / "dump")
     monkeypatch.setenv("ASCEND_DUMP_CACHE_BYTES", "10 GB")
     with pytest.raises(ascend_dump.ConfigError, match="ASCEND_DUMP_CACHE_BYTES='10 GB'"):

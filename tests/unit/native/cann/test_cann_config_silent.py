@@ -1,4 +1,4 @@
-"""What CANN takes without doing it: each rule about an accepted configuration, and what no single case shows."""
+"""Settings that CANN accepts and ignores: each rule about them, and properties of all rules together."""
 
 from __future__ import annotations
 
