@@ -1,14 +1,16 @@
 """Find requests of one side whose tokens the other side has at other positions, so that they cannot be compared.
 
 A part of a prompt whose positions begin at 0 again is read as a request of its own. So are packed requests whose
-positions go on from one to the next: they are read as one request.
+positions go on from one to the next: they are read as one request, or the first ones as padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall
 from ascend_dump.analysis.alignment.token_requests import UNKNOWN
 
 __all__ = ["DisplacedTokens", "displaced_tokens"]
@@ -22,33 +24,57 @@ class DisplacedTokens(NamedTuple):
 
     request   number of the request on its own side
     length    number of its tokens
-    other     number of the request of the other side
-    position  position of the first of these tokens there
+    other     number of the request of the other side, or None if the tokens are in slots that were taken for padding
+    position  position of the first of these tokens there, or its place in these slots
     """
 
     request: int
     length: int
-    other: int
+    other: Optional[int]
     position: int
 
 
 def displaced_tokens(
-    sequences: Sequence[Sequence[int]], others: Sequence[Sequence[int]], partners: Mapping[int, int]
+    sequences: Sequence[Sequence[int]],
+    others: Sequence[Sequence[int]],
+    partners: Mapping[int, int],
+    other_calls: Iterable[ModelCall] = (),
 ) -> list[DisplacedTokens]:
     """Return the displaced requests of one side.
 
-    sequences  the ids of each request of this side
-    others     the ids of each request of the other side
-    partners   by number of a request of this side: the request of the other side that begins with the same ids
+    sequences    the ids of each request of this side
+    others       the ids of each request of the other side
+    partners     by number of a request of this side: the request of the other side that begins with the same ids
+    other_calls  the model calls of the other side
     """
+    alone = [
+        (request, ids)
+        for request, ids in enumerate(sequences)
+        if request not in partners and len(ids) >= _LEAST and UNKNOWN not in ids
+    ]
+    if not alone:
+        return []
+    places = [(number, ids, 1) for number, ids in enumerate(others)]
+    padding = [(None, ids, 0) for call in other_calls for ids in _padding(call)]
     found = []
-    for request, ids in enumerate(sequences):
-        if request in partners or len(ids) < _LEAST or UNKNOWN in ids:
-            continue
-        for other, theirs in enumerate(others):
-            places = range(1, len(theirs) - len(ids) + 1)
-            position = next((n for n in places if list(theirs[n : n + len(ids)]) == list(ids)), None)
+    for request, ids in alone:
+        for other, theirs, first in (*places, *padding):
+            position = _place(ids, theirs, first)
             if position is not None:
                 found.append(DisplacedTokens(request, len(ids), other, position))
                 break
     return found
+
+
+def _place(ids: Sequence[int], others: Sequence[int], first: int) -> Optional[int]:
+    """Return where the ids are in a row of others, at `first` or later."""
+    places = range(first, len(others) - len(ids) + 1)
+    return next((n for n in places if list(others[n : n + len(ids)]) == list(ids)), None)
+
+
+def _padding(call: ModelCall) -> Iterator[list[int]]:
+    """Yield the ids of adjacent slots without a token."""
+    for ids, tokens in zip(call.ids.tolist(), call.slots):
+        for is_padding, slots in groupby(zip(ids, tokens), lambda slot: slot[1] == NO_TOKEN):
+            if is_padding:
+                yield [number for number, _ in slots]

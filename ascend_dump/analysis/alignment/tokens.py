@@ -120,8 +120,8 @@ class TokenAlignment:
         of_reference = {partner: sequence for sequence, (partner, _) in partners.items()}
         #: For each side: requests whose tokens the other side has at other positions.
         self.displaced = (
-            displaced_tokens(sequences, reference_sequences, {a: b for a, (b, _) in partners.items()}),
-            displaced_tokens(reference_sequences, sequences, of_reference),
+            displaced_tokens(sequences, reference_sequences, {a: b for a, (b, _) in partners.items()}, reference_calls),
+            displaced_tokens(reference_sequences, sequences, of_reference, calls),
         )
         order = dict.fromkeys(
             token

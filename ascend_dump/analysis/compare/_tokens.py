@@ -107,11 +107,15 @@ def uncompared_tokens(alignment: TokenAlignment) -> list[Pair]:
             call = next((c for c in alignment.calls[side] if any(first in row for row in c.slots)), None)
             if call is None:
                 continue
+            places = f"{tokens.position} to {tokens.position + tokens.length - 1}"
             reason = (
                 f"{tokens.length} tokens of request {tokens.request} of {names[0]} were not compared: {names[1]} has "
-                f"them at positions {tokens.position} to {tokens.position + tokens.length - 1} of request "
-                f"{tokens.other}, as if positions began again, or requests were not kept apart"
             )
+            if tokens.other is None:
+                reason += f"them in slots {places} of a row, which were taken for padding"
+            else:
+                reason += f"them at positions {places} of request {tokens.other}, "
+                reason += "as if positions began again, or requests were not kept apart"
             pairs.append(_uncompared(call.ids_record, reason, of_actual=side == 0))
     if not pairs and not alignment.has_most_tokens:
         reason = f"only {alignment.tokens.count} tokens are on both sides: most were not compared"

@@ -188,6 +188,21 @@ def test_a_pack_of_two_sequences_of_which_the_rollout_has_one(own: int, tmp_path
     assert f"{len(sequences[own])} tokens of " in comparison.aligned[-1]
 
 
+def test_packed_sequences_whose_positions_go_on(tmp_path: Path) -> None:
+    """The numbers 0 and 1 of the sequences are taken for a mask of padding: this is told, and it is no noise."""
+    network, sequences = Network(), requests(11, 6)
+    ids, keys = torch.cat(sequences)[None], torch.cat([torch.zeros(11), torch.ones(6)]).long()[None]
+    with torch.no_grad(), ascend_dump.capture(network, path=tmp_path / "trainer", steps="0"):
+        network(ids, torch.arange(17)[None], keys)
+    actual = rollout(tmp_path / "rollout", network, sequences)
+    comparison = ascend_dump.compare(actual, tmp_path / "trainer", align="tokens")
+    assert comparison.verdict not in ("equal", "noise"), comparison.counts
+    text = next(text for text in comparison.aligned if "were not compared" in text)
+    assert text.startswith(
+        "11 tokens of request 0 of actual were not compared: the reference has them in slots 0 to 10 "
+    )
+
+
 def test_a_rollout_that_indexes_the_table_of_embeddings(tmp_path: Path) -> None:
     """The table is that of the trainer, so the comparison is by tokens without the setting too."""
     network, sequences = indexing(Network()), requests(10, 12, 9)
