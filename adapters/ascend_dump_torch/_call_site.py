@@ -150,9 +150,10 @@ class Tracker:
         #: The target until its modules are named. They are named in the first recorded step, because many captures
         #: record no step.
         self._target = target
-        #: True for user code, by the id of the code object, because hashing a code object is slow. The value refers to
-        #: the code object, so that its id is not reused.
-        self._user_code: dict[int, tuple[bool, CodeType]] = {}
+        #: Code objects of user code and of libraries, by id, because hashing a code object is slow. The values keep the
+        #: ids from being reused.
+        self._user_code: dict[int, CodeType] = {}
+        self._libraries: dict[int, CodeType] = {}
         self._lines: dict[tuple[int, int], str] = {}
         self._with_stacks = stacks
         self._call_stacks: dict[tuple[int, ...], bytes] = {}
@@ -334,11 +335,10 @@ class Tracker:
         # 3 skips the frames of this function, of `call_site` and of its caller in the mode. On threads of autograd
         # there may be no user code.
         frame: Any = sys._getframe(3)
-        user_code = self._user_code
+        libraries = self._libraries
         while frame is not None:
             code = frame.f_code
-            judged = user_code.get(id(code)) or self._judge(code)
-            if judged[0]:
+            if id(code) not in libraries and self._is_user_code(code):
                 # The line is cached, because Python scans a table to compute a line number.
                 key = (id(code), frame.f_lasti)
                 line = self._lines.get(key)
@@ -354,16 +354,24 @@ class Tracker:
         "" if the node runs no user code.
         """
         frame: Any = sys._getframe(3)
-        while frame is not None and id(frame.f_code) not in _ENGINE:
+        libraries = self._libraries
+        while frame is not None:
             code = frame.f_code
-            if (self._user_code.get(id(code)) or self._judge(code))[0]:
-                return f"{code.co_filename}:{frame.f_lineno}"
+            key = id(code)
+            if key not in libraries:
+                if key in _ENGINE:
+                    return ""
+                if self._is_user_code(code):
+                    return f"{code.co_filename}:{frame.f_lineno}"
             frame = frame.f_back
         return ""
 
-    def _judge(self, code: CodeType) -> tuple[bool, CodeType]:
-        judged = self._user_code[id(code)] = is_user_code(code.co_filename), code
-        return judged
+    def _is_user_code(self, code: CodeType) -> bool:
+        """Return True for user code, see `is_user_code`; remember other code in `_libraries`."""
+        key = id(code)
+        if key not in self._user_code and key not in _ENGINE:
+            (self._user_code if is_user_code(code.co_filename) else self._libraries)[key] = code
+        return key in self._user_code
 
     def _call_stack(self) -> bytes:
         """Return the user's functions on the call stack as a JSON list, innermost first.
@@ -377,7 +385,7 @@ class Tracker:
         frames: list[Any] = []
         while frame is not None and len(frames) < _MOST_FRAMES:
             code = frame.f_code
-            if (self._user_code.get(id(code)) or self._judge(code))[0]:
+            if id(code) not in self._libraries and self._is_user_code(code):
                 key += (id(code), frame.f_lasti)
                 frames.append(frame)
             frame = frame.f_back

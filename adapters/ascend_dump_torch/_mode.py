@@ -184,7 +184,8 @@ class RecordMode(TorchDispatchMode):
             items = tensors.items_of_view(op, source, result)
         if items is None:
             items = [tensors.item(op, source, "input", 0, unset), tensors.item(op, result, "output", 0, unset)]
-        self._name_parameters(op, items, described)
+        if op.phase == "other" or items[0].line.requires_grad:
+            self._name_parameters(op, items, described)
         if self._placements:
             self._describe_ranks(None, items, described)
         items[0].line.call = with_stack(describe_call(schema.signature, args, kwargs), stack)
@@ -393,10 +394,12 @@ class RecordMode(TorchDispatchMode):
                 item = make(op, tensor, "output", i, pending.unset or i == pending.schema.partial)
                 if names:
                     item.line.argument = names[i]
-                self._name_parameters(op, [item], [tensor])
+                if op.phase == "other":
+                    self._name_parameters(op, [item], [tensor])
                 if origin:
                     item.line.origin = nonfinite(tensor)
-                self._describe_ranks(pending.collective, [item], [tensor])
+                if pending.collective is not None or self._placements:
+                    self._describe_ranks(pending.collective, [item], [tensor])
                 items.append(item)
         if items:
             items[0].line.call = with_stack(pending.call, pending.stack)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -20,16 +21,22 @@ _LARGEST = 64 << 10
 
 def installed_versions() -> dict[str, str]:
     """Return the versions by the names "CANN", "driver" and "firmware". Unknown versions are left out."""
-    versions = {name: next(_versions(paths), None) for name, paths in _VERSION_FILES.items()}
-    return {name: version for name, version in versions.items() if version is not None}
+    return dict(_versions_with(os.environ.get("ASCEND_HOME_PATH", "")))
 
 
-def _versions(paths: tuple[str, ...]) -> Iterator[str]:
+# The files are read once per process, because a program may start a capture every few steps.
+@functools.lru_cache(1)
+def _versions_with(home: str) -> tuple[tuple[str, str], ...]:
+    found = ((name, next(_versions(paths, home), None)) for name, paths in _VERSION_FILES.items())
+    return tuple((name, version) for name, version in found if version is not None)
+
+
+def _versions(paths: tuple[str, ...], home: str) -> Iterator[str]:
     for path in paths:
-        if "{" in path and not os.environ.get("ASCEND_HOME_PATH"):
+        if "{" in path and not home:
             continue
         try:
-            text = read_regular(path.format(**os.environ), _LARGEST).decode(errors="replace")
+            text = read_regular(path.format(ASCEND_HOME_PATH=home), _LARGEST).decode(errors="replace")
         except OSError:
             continue
         match = re.search(r"version\s*[=:]\s*\[?([^\s\]]+)", text, re.IGNORECASE)

@@ -6,6 +6,7 @@ variables only those in `_VARIABLES` are recorded, because others may contain se
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -59,6 +60,8 @@ def loaded_versions() -> dict[str, str]:
     return {**versions, **installed_versions()}
 
 
+# It is read once per process, which has imported the program as it was at the beginning.
+@functools.lru_cache(4)
 def _commit_of(directory: Path) -> Optional[str]:
     """Return the commit that is checked out in the git working tree around a directory; None if there is none.
 
