@@ -40,7 +40,13 @@ __all__ = [
 
 _MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full", "fill", "zero"})
 #: Operators that choose tokens by their logits, or compute a loss from logits.
-_CHOOSING = frozenset({"_softmax", "softmax", "_log_softmax", "log_softmax", "argmax", "topk", "sort", "multinomial"})
+#: Operators that choose tokens of logits, or begin a loss.
+_CHOOSING = frozenset(
+    {
+        *("_softmax", "softmax", "_log_softmax", "log_softmax", "logsumexp", "gather", "nll_loss", "nll_loss_forward"),
+        *("cross_entropy_loss", "argmax", "topk", "sort", "multinomial"),
+    }
+)
 _SELECTING = frozenset({"index", "index_select", "gather", "index_put", "index_add", "take"})
 
 

@@ -455,6 +455,8 @@ class TokenAlignment:
     def added_results(self) -> list[tuple[int, Operator]]:
         """Return (side, operator) of element-wise operators that only one side runs on the last result of both sides.
 
+        Their result has the last axis of that result, such as that of the vocabulary: a loss has another one.
+
         side: 0 for actual, 1 for the reference
         """
         sides, matches, _ = self._program
@@ -463,10 +465,14 @@ class TokenAlignment:
         for number, side in enumerate(sides):
             computing = [operator for operator in side if computes_floats(operator)]
             begin = 1 + max((n for n, operator in enumerate(computing) if id(operator) in paired), default=-1)
-            chosen = chosen_behind(side, paired)
-            for operator in computing[begin:] if begin else ():
-                if id(operator) not in chosen and changes_elements(operator):
-                    added.append((number, operator))
+            if not begin:
+                continue
+            chosen, axes = chosen_behind(side, paired), {_last_axis(record) for record in computing[begin - 1].outputs}
+            added += [
+                (number, operator)
+                for operator in computing[begin:]
+                if id(operator) not in chosen and changes_elements(operator) and _last_axis(operator.outputs[0]) in axes
+            ]
         return added
 
     def added_operator(self, side: int, part: TokenPart, number: int) -> Optional[tuple[int, Operator]]:
@@ -531,3 +537,7 @@ class TokenAlignment:
 
 def _count_compared(parts: Mapping[int, Optional[Record]]) -> int:
     return sum(part is not None for part in parts.values())
+
+
+def _last_axis(record: Record) -> tuple[int, ...]:
+    return tuple(record.shape or ())[-1:]

@@ -97,6 +97,8 @@ def measure(actual: np.ndarray, reference: np.ndarray, dtype: Optional[str] = No
     if order is not None:
         actual, reference = (array.transpose(order) for array in (actual, reference))
     a, b = _real_parts(actual), _real_parts(reference)
+    if a.size != b.size:  # one side has complex numbers
+        a, b = (parts if parts.size > actual.size else _with_imaginary_zeros(parts) for parts in (a, b))
     sums = _by_codes(a, b, kind) or compiled_sums(a, b, kind) or _sums(a, b, kind)
     unit = 1.0
     if not math.isfinite(sums.a2 + sums.b2 + sums.d2):
@@ -306,6 +308,12 @@ def _real_parts(array: np.ndarray) -> np.ndarray:
 
         return flat.view(np.float16 if flat.dtype.name == "complex32" else ml_dtypes.bfloat16)
     return flat
+
+
+def _with_imaginary_zeros(array: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    return np.stack((array, np.zeros_like(array)), axis=-1).reshape(-1)
 
 
 def _blocks(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[int, Any, Any]]:

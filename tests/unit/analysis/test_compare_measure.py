@@ -81,6 +81,14 @@ def test_exact_types_are_exact(name: str) -> None:
     assert judge(found, name, Rules())[0] == "different"
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_numbers_against_real_ones(dtype: str) -> None:
+    real = np.arange(1.0, 7.0, dtype="float32").reshape(2, 3)
+    assert not measure(real.astype(dtype), real).unequal
+    found = measure(real, real.astype(dtype) + np.array([0, 0, 2j], dtype))
+    assert (found.count, found.unequal, found.max_abs, found.at) == (12, 2, 2.0, (0, 2))
+
+
 def test_complex_numbers_count_as_two_real_ones() -> None:
     b = np.zeros((2, 3), dtype="complex64")
     a = b.copy()

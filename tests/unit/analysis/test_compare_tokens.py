@@ -188,6 +188,30 @@ def test_a_pack_of_two_sequences_of_which_the_rollout_has_one(own: int, tmp_path
     assert f"{len(sequences[own])} tokens of " in comparison.aligned[-1]
 
 
+def test_a_loss_of_the_trainer_is_no_result_of_the_model(tmp_path: Path) -> None:
+    """It picks log-probabilities with gather and logsumexp."""
+
+    class Trained(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = Network()
+
+        def forward(self, ids: Any, positions: Any, keys: Any) -> Any:
+            logits = self.network(ids, positions, keys)[:, :-1]
+            found = logits.gather(-1, ids[:, 1:, None])[..., 0] - logits.logsumexp(-1)
+            return -(found * (keys[:, 1:] == 0)).sum()
+
+    sequences = requests(10, 12)
+    inputs = padded(sequences, left=False)
+    with torch.no_grad(), ascend_dump.capture(trained := Trained(), path=tmp_path / "trainer", steps="0"):
+        trained(*inputs)
+    actual = rollout(tmp_path / "rollout", Network(), sequences)
+    comparison = ascend_dump.compare(actual, tmp_path / "trainer", align="tokens")
+    assert comparison.origins == ()
+    assert comparison.verdict == "noise", comparison.counts
+    assert "compute a loss" in comparison.aligned[-1]
+
+
 def test_packed_sequences_whose_positions_go_on(tmp_path: Path) -> None:
     """The numbers 0 and 1 of the sequences are taken for a mask of padding: this is told, and it is no noise."""
     network, sequences = Network(), requests(11, 6)
