@@ -75,6 +75,8 @@ def check(request: DumpRequest, target: Any) -> Iterator[Problem]:
 
 
 def _of_optimizers(request: DumpRequest, target: Any) -> Iterator[Problem]:
+    tensorflow = sys.modules.get("tensorflow")
+    runs_graphs = target is not None or (tensorflow is not None and not tensorflow.executing_eagerly())
     if kind_of(target) == "session":
         yield Problem(
             "AD296",
@@ -83,7 +85,7 @@ def _of_optimizers(request: DumpRequest, target: Any) -> Iterator[Problem]:
             "create the session inside the block to get the names of the program",
             "target",
         )
-    elif not request.options.get("optimize", False) and target is not None:
+    elif not request.options.get("optimize", False) and runs_graphs:
         yield Problem(
             "AD296",
             "warning",
@@ -92,7 +94,7 @@ def _of_optimizers(request: DumpRequest, target: Any) -> Iterator[Problem]:
             "options={'optimize': True} leaves it on",
             "options.optimize",
         )
-    if target is not None and not request.options.get("optimize", False) and _merges_operators():
+    if runs_graphs and not request.options.get("optimize", False) and _merges_operators():
         yield Problem(
             "AD299",
             "warning",

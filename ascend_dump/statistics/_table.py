@@ -264,7 +264,8 @@ def merged(parts: Sequence[Statistics], times: Optional[Sequence[int]] = None) -
     >>> merged([Statistics(2, max=3.0, nan=0), Statistics(4, max=1.0, nan=1)])[:2]
     (6, 3.0)
     """
-    weighted = [(part, n) for part, n in zip(parts, times or [1] * len(parts)) if part.count]
+    counted = list(zip(parts, times or [1] * len(parts)))
+    weighted = [(part, n) for part, n in counted if part.count] or counted
     fields: dict[str, Any] = {"count": sum(part.count * n for part, n in weighted)}
     for entry in TABLE:
         fields[entry.name] = entry.merge(weighted, fields)

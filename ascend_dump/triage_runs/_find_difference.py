@@ -296,12 +296,12 @@ def _confirm(runner: RoundRunner, first_rounds: _ComparedSteps, result: Triage) 
 
 
 def _later_differences(compared: Comparison, cause: Cause) -> dict[tuple[str, int], Pair]:
-    """Return the outputs of other operators that differ in the step of the cause."""
+    """Return the outputs of other operators that certainly differ in the step of the cause."""
     return {
         (pair.record.op_name, pair.record.index): pair
         for pair in compared.pairs.looked_at()
         if pair.record.step == cause.step
         and pair.record.io != "input"
         and pair.record.op_name != cause.op_name
-        and pair.verdict not in ("equal", "noise")
+        and pair.verdict not in ("equal", "noise", "undecided", "unreadable")
     }

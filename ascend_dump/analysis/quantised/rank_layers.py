@@ -76,12 +76,12 @@ class LocalErrors:
         if self.leave_out:
             names = ", ".join(self.leave_out[:4])
             further = f" and {len(self.leave_out) - 4} more" if len(self.leave_out) > 4 else ""
-            return f"leave {names}{further} in bfloat16 and quantise the others"
+            return f"leave {names}{further} unquantised, and quantise the others"
         if not self.layers:
             return "no layer could be measured"
         share, layer = max((part.share or 0.0, part.layer) for part in self.layers)
         largest = f"; the largest part of the final error comes from {layer} ({share:.0%})" if share > 0 else ""
-        return f"no layer stands out: leaving single layers in bfloat16 gains little{largest}"
+        return f"no layer stands out: leaving single layers unquantised gains little{largest}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the layers as plain values, for JSON."""

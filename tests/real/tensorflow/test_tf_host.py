@@ -342,6 +342,14 @@ def test_a_session_that_exists(capture: Any) -> None:
     assert len(cap.dump().select(op="loss", io="output")) == 1
 
 
+def test_grappler_is_told_without_a_target_too(capture: Any) -> None:
+    x, loss, _ = network()
+    with capture() as cap, tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(loss, {x: X})
+    assert "AD296" in [problem.code for problem in cap.problems]
+
+
 @pytest.mark.parametrize("setting", ["1", "0"])
 def test_operators_that_onednn_merges_are_told(tmp_path: Path, setting: str) -> None:
     program = f"""

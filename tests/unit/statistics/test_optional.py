@@ -83,6 +83,12 @@ def test_chunks_and_threads_do_not_show(engine: str) -> None:
         near([getattr(computed, name) for name in MOMENTS], formula(np.ascontiguousarray(view)))
 
 
+def test_parts_without_elements_are_merged_to_a_whole_without_elements() -> None:
+    empty = statistics(np.empty(0, "f4"), engine="numpy", optional=["kurtosis"])
+    assert merged([empty, empty]) == empty
+    assert empty.l2norm == 0.0
+
+
 @given(array=arrays(), cuts=st.lists(st.integers(0, 1 << 16), max_size=3))
 @settings(deadline=None, max_examples=60)
 def test_parts_are_merged_to_the_whole(array: np.ndarray, cuts: list[int]) -> None:
