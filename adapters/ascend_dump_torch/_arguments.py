@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ascend_dump_torch._memory import is_plain
+from ascend_dump_torch.memory.layouts import is_plain
 
 __all__ = ["collect", "collect_named", "has_own_kernels", "with_others"]
 

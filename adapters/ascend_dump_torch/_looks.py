@@ -9,8 +9,8 @@ from typing import Any, Optional
 
 import torch
 
-from ascend_dump_torch._memory import is_plain
 from ascend_dump_torch._overflow import nonfinite
+from ascend_dump_torch.memory.layouts import is_plain
 
 __all__ = [
     "extremes_of",

@@ -18,11 +18,11 @@ from ascend_dump.writing import Item
 from ascend_dump_torch._arguments import collect, collect_named, has_own_kernels, with_others
 from ascend_dump_torch._call_arguments import describe_call, with_stack
 from ascend_dump_torch._devices import Devices, find_devices
-from ascend_dump_torch._memory import is_plain
 from ascend_dump_torch._overflow import nonfinite
 from ascend_dump_torch._schema import Schema, schema_of
 from ascend_dump_torch._session_protocol import Recording
-from ascend_dump_torch._tensors import OperatorCall
+from ascend_dump_torch.memory.layouts import is_plain
+from ascend_dump_torch.memory.records import OperatorCall
 from ascend_dump_torch.ranks.collectives import Collectives, RunningCollective, work_of
 from ascend_dump_torch.ranks.groups import GroupCalls, Reductions
 from ascend_dump_torch.ranks.placements import Placements

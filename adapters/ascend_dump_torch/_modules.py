@@ -28,9 +28,9 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ascend_dump.writing import Item
-from ascend_dump_torch._memory import is_plain
 from ascend_dump_torch._session_protocol import Recording
-from ascend_dump_torch._tensors import OperatorCall
+from ascend_dump_torch.memory.layouts import is_plain
+from ascend_dump_torch.memory.records import OperatorCall
 
 __all__ = ["ModuleRecorder"]
 

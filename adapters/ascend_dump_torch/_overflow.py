@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 import torch
 
-from ascend_dump_torch._memory import storages_of
+from ascend_dump_torch.memory.layouts import storages_of
 
 __all__ = ["Aftermath", "copy_overwritten", "nonfinite", "nonfinite_numbers", "read_number"]
 

@@ -15,7 +15,7 @@ from ascend_dump_torch._masks import is_mask
 from ascend_dump_torch._mode import NO_CALL, BegunCall, PendingOperator, RecordMode, outputs_of
 from ascend_dump_torch._overflow import copy_overwritten, nonfinite, nonfinite_numbers
 from ascend_dump_torch._schema import Schema
-from ascend_dump_torch._tensors import OperatorCall
+from ascend_dump_torch.memory.records import OperatorCall
 
 __all__ = ["OverflowMode"]
 

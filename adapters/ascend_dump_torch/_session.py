@@ -26,14 +26,15 @@ from ascend_dump_torch import _stack
 from ascend_dump_torch._call_site import Tracker, user_line
 from ascend_dump_torch._framework_settings import force_eager, settings_of_torch
 from ascend_dump_torch._layers import LayerFilter
-from ascend_dump_torch._memory_hooks import MemoryGuard
 from ascend_dump_torch._mode import RecordMode
 from ascend_dump_torch._modules import ModuleRecorder
 from ascend_dump_torch._overflow import Aftermath
 from ascend_dump_torch._overflow_mode import OverflowMode
 from ascend_dump_torch._replace_tensors import Grafts, read_grafts
-from ascend_dump_torch._tensors import OperatorCall, Tensors
 from ascend_dump_torch._updates import OptimizerSteps
+from ascend_dump_torch.memory.hooks import MemoryGuard
+from ascend_dump_torch.memory.records import OperatorCall
+from ascend_dump_torch.memory.tensors import Tensors
 from ascend_dump_torch.parameters.norms import ParameterNorms
 
 __all__ = ["TorchSession"]

@@ -10,7 +10,7 @@ from ascend_dump.writing import Item
 from ascend_dump_torch._call_site import Tracker
 from ascend_dump_torch._overflow import Aftermath
 from ascend_dump_torch._replace_tensors import Grafts
-from ascend_dump_torch._tensors import Tensors
+from ascend_dump_torch.memory.tensors import Tensors
 
 __all__ = ["Recording"]
 

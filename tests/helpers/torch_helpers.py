@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 import torch
-from ascend_dump_torch import _mode, _schema, _stack, _tensors
+from ascend_dump_torch import _mode, _schema, _stack
+from ascend_dump_torch.memory import tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ascend_dump.writing import Payload
@@ -206,7 +207,7 @@ def pretend_device(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
     monkeypatch.setattr(torch.Tensor, "is_cpu", False, raising=False)
     monkeypatch.setattr(torch.Tensor, "cpu", cpu)
-    monkeypatch.setattr(_tensors, "Payload", Watched)
+    monkeypatch.setattr(tensors, "Payload", Watched)
     return addresses
 
 

@@ -22,9 +22,9 @@ from ascend_dump.writing.summary import as_stored
 from ascend_dump_torch._call_site import user_line
 from ascend_dump_torch._devices import find_devices
 from ascend_dump_torch._looks import parameters_of, plain_values
-from ascend_dump_torch._memory import name_of
 from ascend_dump_torch._session_protocol import Recording
-from ascend_dump_torch._tensors import OperatorCall
+from ascend_dump_torch.memory.layouts import name_of
+from ascend_dump_torch.memory.records import OperatorCall
 
 __all__ = ["ParameterNorms"]
 

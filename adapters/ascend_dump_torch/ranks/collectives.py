@@ -12,7 +12,7 @@ from typing import Any, Callable
 import msgspec
 import torch
 
-from ascend_dump_torch._memory import range_in, storages_of
+from ascend_dump_torch.memory.layouts import range_in, storages_of
 
 __all__ = ["WORK", "Collectives", "RunningCollective", "work_of"]
 
