@@ -13,6 +13,7 @@ from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
@@ -198,7 +199,7 @@ def log_probabilities(
 
     logits = [_logits(side) for side in operators]
     part, (actual, reference) = token_part(logits[0]), logits
-    if actual is None or reference is None or part is None:
+    if actual is None or reference is None or part is None or actual.shape != reference.shape:
         return None
     numbers, index_of = part.numbers, alignment.tokens.index_of
     chosen = []
@@ -236,12 +237,19 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
 
 def _logits(operators: Sequence[Operator]) -> Optional[Record]:
     """Return the last tensor of the step that has a value for each entry of the vocabulary."""
-    sizes = [operator.inputs[0].shape for operator in operators if operator.op_type.rpartition("::")[2] == "embedding"]
-    vocabulary = next((shape[0] for shape in sizes if shape is not None and len(shape) == 2), None)
+    sizes = {shape[0] for operator in operators if (shape := _table_of(operator)) is not None}
     for operator in reversed(operators):
         for record in operator.outputs:
             shape = record.shape or ()
             is_float = float_kind(record.dtype or "") is not None
-            if len(shape) == 2 and shape[1] == vocabulary and is_float and token_part(record) is not None:
+            if len(shape) == 2 and shape[1] in sizes and is_float and token_part(record) is not None:
                 return record
     return None
+
+
+def _table_of(operator: Operator) -> Optional[tuple[int, ...]]:
+    """Return the shape of the table that an operator looks ids up in: an embedding, or a matrix that is indexed."""
+    if operator_class(operator.op_type) not in ("embedding", "index", "index_select") or len(operator.inputs) < 2:
+        return None
+    shape = operator.inputs[0].shape
+    return tuple(shape) if shape is not None and len(shape) == 2 else None

@@ -247,6 +247,7 @@ def test_two_programs_that_index_a_table(tmp_path: Path) -> None:
     actual = rollout(tmp_path / "rollout", network, sequences)
     comparison = ascend_dump.compare(actual, reference, align="tokens")
     assert comparison.origins == ()
+    assert comparison.aligned[0].startswith("log-probabilities of 10 tokens: ")
     assert "11 tokens of " in comparison.aligned[-1]
     assert not any("tokens" in text for text in ascend_dump.compare(actual, reference).aligned)
 
