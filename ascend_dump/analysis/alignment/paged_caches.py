@@ -53,15 +53,15 @@ class MisreadToken(NamedTuple):
         """Return one sentence."""
         request, position = self.token
         if self.holder is None:
-            holder = "which no call wrote"
+            holder = "that no call wrote to"
         elif self.holder[0] < 0:
-            holder = "which holds a rejected token"
+            holder = "that holds a rejected token"
         else:
-            holder = f"which holds token {self.holder[1]} of request {self.holder[0]}"
-        own = "" if self.own_slot is None else f"; it was written to {self._place(self.own_slot)}"
+            holder = f"that holds token {self.holder[1]} of request {self.holder[0]}"
+        own = "" if self.own_slot is None else f"; the token was written to {self._place(self.own_slot)}"
         return (
-            f"token {position} of request {request} is read from {self._place(self.slot)} in call {self.call}, "
-            f"{holder}{own}"
+            f"call {self.call} reads token {position} of request {request} from a slot {holder}: "
+            f"{self._place(self.slot)}{own}"
         )
 
     def _place(self, slot: int) -> str:

@@ -247,8 +247,8 @@ def test_a_wrong_block_in_a_table(trainers: dict[bool, Path], tmp_path: Path) ->
     first = compared(tmp_path, trainers, Network(engine=True), change=change).origins[0]
     assert (first.kind, first.module) == ("wiring", "layers.0")
     assert first.evidence[0] == (
-        "paged cache of actual: token 4 of request 1 is read from slot 0 of block 4 in call 2, which holds token 4 of "
-        "request 0; it was written to slot 0 of block 2"
+        "paged cache of actual: call 2 reads token 4 of request 1 from a slot that holds token 4 of request 0: "
+        "slot 0 of block 4; the token was written to slot 0 of block 2"
     )
 
 
@@ -258,7 +258,7 @@ def test_a_token_that_is_written_to_another_slot(trainers: dict[bool, Path], tmp
 
     first = compared(tmp_path, trainers, Network(engine=True), change=change).origins[0]
     assert first.kind == "wiring"
-    assert "token 8 of request 0 is read from slot 0 of block 7 in call 2, which no call wrote" in first.evidence[0]
+    assert "call 2 reads token 8 of request 0 from a slot that no call wrote to: slot 0 of block 7" in first.evidence[0]
 
 
 def test_the_scale_of_an_expert(trainers: dict[bool, Path], tmp_path: Path) -> None:
