@@ -41,13 +41,14 @@ COMPRESSED_INDEX = "index.jsonl.gz"
 INDEX_NAMES = (COMPRESSED_INDEX, INDEX)
 #: The `wbits` of zlib for the format of gzip files.
 GZIP = zlib.MAX_WBITS | 16
-#: The text of a compressed index has at most this many times the bytes of its file. Real indexes have 5 to 30 times as
-#: many; deflate allows 1032, so that a file of some megabytes could keep a reader busy for minutes.
-MOST_EXPANSION = 200
+#: The text of a compressed index has at most this many times the bytes of its file. Indexes have 5 to 30 times as many;
+#: deflate allows 1032 times, and a small file could keep a reader busy for hours.
+MOST_EXPANSION = 100
 #: Usual size of a line in bytes, as text and in a compressed index.
 _USUAL_LINE, _USUAL_COMPRESSED_LINE = 400, 60
-#: Bytes that are read from the file at a time, and bytes of text that are made of them at a time.
-_READ, _MADE = 1 << 16, 1 << 18
+#: Bytes that are read from the file at a time, and bytes of text that are made of them at a time. If the bytes turn out
+#: to be damaged, the text that would have been made with them is lost.
+_READ, _MADE = 1 << 16, 1 << 16
 #: Bytes of text before the position that stay in memory: a line is read again from its start, and it has at most 1 MiB.
 _BEHIND = 1 << 21
 #: Bytes of text between two stored states from which decompression can continue, and the number of stored states.
@@ -142,7 +143,8 @@ class CompressedText:
     MOST_EXPANSION times the file's size. Some text before the position stays in memory, and from time to time the state
     of decompression is stored, so that a seek backwards does not begin at the start of the file.
 
-    `read` and `readline` raise DamagedIndex where the text ends by damage, after they have returned all text before it.
+    `read` and `readline` raise DamagedIndex where the text ends by damage, after they have returned the text before it,
+    except for at most 64 KiB directly before damaged bytes.
     """
 
     def __init__(self, file: BinaryIO, path: str) -> None:
