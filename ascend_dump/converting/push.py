@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
@@ -208,7 +209,17 @@ class _Upload:
         for names in phases:
             for pushed in pool.map(self._one, names):
                 if pushed is not None:
+                    self._remove_replaced(pushed.name)
                     yield pushed
+
+    def _remove_replaced(self, name: str) -> None:
+        """Remove the compressed index of a step that was written again, because readers would prefer it to `name`."""
+        directory, slash, file = name.rpartition("/")
+        compressed = f"{directory}{slash}{COMPRESSED_INDEX}"
+        if file == INDEX and compressed in self._there:
+            fs, path = filesystem(f"{self._url}/{compressed}")
+            with suppress(FileNotFoundError):
+                tried(lambda: fs.rm_file(path), f"{self._url}/{compressed}")
 
     def _one(self, name: str) -> Optional[PushedFile]:
         path = self._root / name
