@@ -127,7 +127,7 @@ def line_count(path: Path) -> int:
     return 0
 
 
-class _State(NamedTuple):
+class _InflaterState(NamedTuple):
     """A state of decompression: text up to a position, the bytes read beyond it, and where the next bytes are read."""
 
     position: int
@@ -158,8 +158,8 @@ class CompressedText:
             raise
         self._position = 0
         self._apart = _APART
-        self._states: list[_State] = []
-        self._restore(_State(0, zlib.decompressobj(GZIP), b"", 0))
+        self._states: list[_InflaterState] = []
+        self._restore(_InflaterState(0, zlib.decompressobj(GZIP), b"", 0))
 
     def __enter__(self) -> CompressedText:
         return self
@@ -212,7 +212,7 @@ class CompressedText:
         is_at_end = self._position == self._begin + len(self._text)
         return self._is_over and not self._damage and is_at_end
 
-    def _restore(self, state: _State) -> None:
+    def _restore(self, state: _InflaterState) -> None:
         if not self._states:
             self._states.append(state)
         #: A part of the text, and its position in the whole text.
@@ -228,7 +228,7 @@ class CompressedText:
         """Make the next piece of text, or note that there is none. Raises OSError if the file cannot be read."""
         end = self._begin + len(self._text)
         if end >= self._states[-1].position + self._apart:
-            self._store(_State(end, self._inflater.copy(), self._unused, self._next_read))
+            self._store(_InflaterState(end, self._inflater.copy(), self._unused, self._next_read))
         if not self._unused:
             self._file.seek(self._next_read)
             self._unused = self._file.read(_READ)
@@ -268,7 +268,7 @@ class CompressedText:
     def _fail(self, reason: str) -> None:
         self._is_over, self._damage = True, reason
 
-    def _store(self, state: _State) -> None:
+    def _store(self, state: _InflaterState) -> None:
         self._states.append(state)
         if len(self._states) > _MOST_STATES:
             del self._states[1::2]

@@ -1,7 +1,7 @@
 """Compress the index of a complete step, and restore it if the step is written again.
 
 A large step has megabytes of lines that differ little from each other, and each repeated step has them again: gzip
-leaves a tenth of the bytes. Its fastest level takes 5 to 10 ms per MB, without the interpreter's lock and in the
+leaves a tenth of the bytes. Its fast levels take 5 to 10 ms per MB, without the interpreter's lock and in the
 writer's thread; higher levels save a quarter more at most and take several times as long.
 """
 
@@ -25,7 +25,8 @@ log = logging.getLogger("ascend_dump")
 #: Minimum size of an index that is compressed, in bytes: what a reader decodes at a time. Below it there is little to
 #: save, and tools that expect text can read the index as it is.
 WORTH_COMPRESSING = 1 << 18
-_LEVEL = 1
+#: Of the levels that take the least time, the one with the smallest files.
+_LEVEL = 3
 _BLOCK = 1 << 18
 
 
