@@ -226,7 +226,7 @@ def test_damage_is_named_and_the_rest_is_read(
 
 
 def test_lines_before_a_cut_are_read(dump: Path) -> None:
-    compress(dump, lambda text: zlib.compress(text, wbits=GZIP), steps=(0,))
+    compress(dump, steps=(0,))
     index = index_of(dump)
     data = index.read_bytes()
     index.write_bytes(data[: len(data) // 2])
