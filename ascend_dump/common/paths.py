@@ -29,6 +29,7 @@ __all__ = [
     "PRIVATE_FILE",
     "PUSHED",
     "REMOVED_DIRECTORY",
+    "UNFINISHED",
     "ForeignFile",
     "RunDirectory",
     "add_private_directory",
@@ -60,8 +61,10 @@ CATALOG = ".ascend-dump-catalog"
 REMOVED_DIRECTORY = ".ascend-dump-removed-"
 #: Prefix of the file that lists the uploaded files with their hashes.
 PUSHED = ".ascend-dump-pushed-"
+#: Prefix of a file that is being written and gets its name when it is complete.
+UNFINISHED = ".ascend-dump-unfinished-"
 #: Prefixes of the names of files and directories that do not belong to the dump. Readers skip them.
-NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY)
+NO_PART = (CATALOG, PUSHED, REMOVED_DIRECTORY, UNFINISHED)
 #: Errors that mean that the path is wrong, and not that the disk failed.
 _WRONG_PATH = frozenset(
     (

@@ -16,16 +16,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
 
 from ascend_dump.common.log import log
-from ascend_dump.common.paths import CATALOG, MANIFEST, PUSHED, REMOVED_DIRECTORY
-from ascend_dump.dump_format import INDEX
+from ascend_dump.common.paths import CATALOG, MANIFEST, NO_PART, PUSHED, REMOVED_DIRECTORY
+from ascend_dump.dump_format import COMPRESSED_INDEX, INDEX, INDEX_NAMES, index_among
 from ascend_dump.errors import ConfigError, ReadError, StorageError
 from ascend_dump.reading import RunState, open_dump
 from ascend_dump.storage import StoredPath, filesystem, list_stored, located, read_range, stored_files, tried
-from ascend_dump.storage.files import open_regular, walked
+from ascend_dump.storage.files import is_there, open_regular, walked
 
 __all__ = ["Pushed", "PushedFile", "push"]
 
@@ -36,7 +37,7 @@ _BLOCK = 8 << 20
 _NOTE_AFTER = 500
 _STEP = re.compile(r"(call_|step_?|iter)?\d{1,18}", re.ASCII)
 _MD5 = re.compile(r"[0-9a-f]{32}", re.ASCII)
-_ORDER = {INDEX: 1, MANIFEST: 2}
+_ORDER = {**dict.fromkeys(INDEX_NAMES, 1), MANIFEST: 2}
 #: Number of seconds without a write after which a step of a capture on another machine counts as finished.
 _LATELY = 600
 
@@ -118,7 +119,8 @@ def push(dump: Union[str, os.PathLike[str]], url: str, *, jobs: int = 4, watch: 
         if _is_left_out(directory, root) or any(path == item or item in path.parents for item in unfinished):
             continue
         for name in sorted(names):
-            if not name.startswith((CATALOG, PUSHED, f".{MANIFEST}.")):
+            is_part = not name.startswith((*NO_PART, f".{MANIFEST}."))
+            if is_part and (name not in INDEX_NAMES or name == index_among(names)):
                 phases[_ORDER.get(name, 0)].append((directory / name).relative_to(root).as_posix())
     files: list[PushedFile] = []
     with ThreadPoolExecutor(max(jobs, 1), "ascend_dump-push") as pool:
@@ -207,13 +209,26 @@ class _Upload:
         for names in phases:
             for pushed in pool.map(self._one, names):
                 if pushed is not None:
+                    self._remove_replaced(pushed.name)
                     yield pushed
+
+    def _remove_replaced(self, name: str) -> None:
+        """Remove the compressed index of a step that was written again, because readers would prefer it to `name`."""
+        directory, slash, file = name.rpartition("/")
+        compressed = f"{directory}{slash}{COMPRESSED_INDEX}"
+        if file == INDEX and compressed in self._there:
+            fs, path = filesystem(f"{self._url}/{compressed}")
+            with suppress(FileNotFoundError):
+                tried(lambda: fs.rm_file(path), f"{self._url}/{compressed}")
 
     def _one(self, name: str) -> Optional[PushedFile]:
         path = self._root / name
         try:
             before = path.lstat()
-        except FileNotFoundError:  # `keep=` has removed the step meanwhile
+        except FileNotFoundError:  # `keep=` has removed the step meanwhile, or its index was compressed
+            if path.name == INDEX and is_there(path.with_name(COMPRESSED_INDEX)):
+                with self._lock:
+                    self.changed.append(name)
             return None
         stored = self._there.get(name)
         noted = self._known.get(name)

@@ -19,7 +19,7 @@ from ascend_dump.converting._outputs import (
     write_text,
     write_torch,
 )
-from ascend_dump.dump_format import INDEX, SHARD
+from ascend_dump.dump_format import INDEX_NAMES, SHARD, index_among
 from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported, WriteError
 from ascend_dump.storage.files import walked
 
@@ -39,7 +39,7 @@ _ARCHIVES = ("npz", "safetensors")
 
 def is_host_dump(path: Path) -> bool:
     """Return True if a directory contains a dump in the dump format, in which several tensors share a shard file."""
-    return path.is_dir() and any(INDEX in names for _, names in walked(path))
+    return path.is_dir() and any(index_among(names) for _, names in walked(path))
 
 
 def is_file_of_host_dump(path: Path) -> bool:
@@ -47,7 +47,7 @@ def is_file_of_host_dump(path: Path) -> bool:
 
     Such files are converted by directory, not one by one.
     """
-    return path.name == INDEX or SHARD.fullmatch(f"0/{path.name}") is not None
+    return path.name in INDEX_NAMES or SHARD.fullmatch(f"0/{path.name}") is not None
 
 
 def check_record_options(options: Options) -> None:

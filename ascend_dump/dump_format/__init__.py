@@ -1,6 +1,7 @@
 """The dump format: our own format of dumps on disk, shared by its writer and its reader.
 
-A step is a directory with `index.jsonl`, a line of JSON per record, and shards, the files with the tensors.
+A step is a directory with `index.jsonl`, a line of JSON per record, and shards, the files with the tensors. A large
+index is compressed once its step is complete (`index.jsonl.gz`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,22 @@ from ascend_dump.dump_format._call import (
 )
 from ascend_dump.dump_format._content import StoredView, content_of, view_of
 from ascend_dump.dump_format._dtypes import has_values, memory_of, numpy_dtype
-from ascend_dump.dump_format._layout import (
+from ascend_dump.dump_format._index_files import (
+    COMPRESSED_INDEX,
+    GZIP,
     INDEX,
+    INDEX_NAMES,
+    MOST_EXPANSION,
+    CompressedText,
+    DamagedIndex,
+    IndexText,
+    ends_at,
+    index_among,
+    line_count,
+    open_index,
+    text_size,
+)
+from ascend_dump.dump_format._layout import (
     LAST_TIME,
     MANIFEST,
     PADDING,
@@ -54,12 +69,16 @@ from ascend_dump.dump_format._ranks import CollectiveCall, Placement, ranks_of, 
 from ascend_dump.dump_format._reasons import FREED, META, NO_VALUES, UNINITIALISED, UNWAITED, ZERO
 
 __all__ = [
+    "COMPRESSED_INDEX",
     "FREED",
+    "GZIP",
     "INDEX",
+    "INDEX_NAMES",
     "KINDS_OF_VALUES",
     "LAST_TIME",
     "MANIFEST",
     "META",
+    "MOST_EXPANSION",
     "MOST_KEPT",
     "NO_VALUES",
     "OUTLINE_SCHEMA",
@@ -77,8 +96,11 @@ __all__ = [
     "ZERO",
     "Arguments",
     "CollectiveCall",
+    "CompressedText",
     "Cut",
+    "DamagedIndex",
     "GeneratorState",
+    "IndexText",
     "Line",
     "Named",
     "Native",
@@ -92,9 +114,13 @@ __all__ = [
     "csv_header",
     "cut_text",
     "encodable",
+    "ends_at",
     "has_values",
+    "index_among",
+    "line_count",
     "memory_of",
     "numpy_dtype",
+    "open_index",
     "outline_name",
     "plain_text",
     "ranks_of",
@@ -105,6 +131,7 @@ __all__ = [
     "shard_name",
     "stored_statistics",
     "text_of",
+    "text_size",
     "view_of",
     "why_over",
 ]

@@ -4,7 +4,8 @@
     {path}/worldsize{N}_global_rank{R}/{time}/{device}/{model}/{model_id}/{step}/
         tensors-00000.safetensors   a shard: tensors of the step. A tensor that an earlier step has stored with the same
                                     bytes is not stored again
-        index.jsonl                 one Line per record, in the order in which the operators ran
+        index.jsonl                 one Line per record, in the order in which the operators ran. A large one becomes
+                                    index.jsonl.gz once the step is complete (`_index_files`)
         statistic.csv               only if statistics were requested
         removed.jsonl               instead of index.jsonl, if the step was removed (`keep=`). Then only those shards
                                     are left that lines of newer steps refer to
@@ -26,7 +27,6 @@ from ascend_dump.dump_format._ranks import CollectiveCall, Placement
 from ascend_dump.statistics import STATISTIC_NAMES, TABLE, Statistic
 
 __all__ = [
-    "INDEX",
     "LAST_TIME",
     "MANIFEST",
     "PADDING",
@@ -43,7 +43,6 @@ __all__ = [
     "stored_statistics",
 ]
 
-INDEX = "index.jsonl"
 STATISTIC = "statistic.csv"
 #: Prefix of the type of records that belong to no operator: tensors that the user sees, such as a loss of NaN.
 SYMPTOM = "ascend_dump::"

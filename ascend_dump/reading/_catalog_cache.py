@@ -30,6 +30,7 @@ from ascend_dump.common.paths import (
     PRIVATE_FILE,
     PUSHED,
     REMOVED_DIRECTORY,
+    UNFINISHED,
     is_private,
     user_cache,
 )
@@ -369,7 +370,7 @@ def _made_of(whole: Whole) -> str:
         except OSError:
             continue
         for item in items:
-            if item.name.startswith((CATALOG, REMOVED_DIRECTORY)):
+            if item.name.startswith((CATALOG, REMOVED_DIRECTORY, UNFINISHED)):
                 continue
             if item.is_dir(follow_symlinks=False):
                 stack.append(item.path)

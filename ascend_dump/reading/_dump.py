@@ -284,7 +284,7 @@ class Dump:
 
         None if there is no stored catalog, or polars is not installed.
         """
-        from ascend_dump.dump_format import INDEX
+        from ascend_dump.dump_format import INDEX_NAMES
         from ascend_dump.reading._catalog_cache import is_kept
         from ascend_dump.reading.catalog import ENTRY, shards_of
 
@@ -296,7 +296,7 @@ class Dump:
             return None
         counts = catalog.group_by(ENTRY).len().collect()
         indexes = [(located(self._all[entry].path_text).absolute(), count) for entry, count in counts.iter_rows()]
-        indexes = [pair for pair in indexes if pair[0].name == INDEX]
+        indexes = [pair for pair in indexes if pair[0].name in INDEX_NAMES]
         shards = {located(path).absolute(): use for path, use in shards_of(catalog)}
 
         def below(root: Path) -> Indexed:

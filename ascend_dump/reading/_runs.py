@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from ascend_dump.common.paths import MANIFEST
 from ascend_dump.common.run_manifest import SCHEMA
@@ -19,7 +19,10 @@ from ascend_dump.common.units import counted
 from ascend_dump.errors import ConfigError
 from ascend_dump.request import DumpRequest
 from ascend_dump.steps import Steps
-from ascend_dump.storage.files import open_regular, read_regular, regular_status, walked
+from ascend_dump.storage.files import read_regular, regular_status, walked
+
+if TYPE_CHECKING:
+    from ascend_dump.dump_format import IndexText
 
 __all__ = [
     "Indexed",
@@ -171,15 +174,16 @@ def _below(path: Path, run: Path) -> str:
 
 
 def _read_indexes(root: Path) -> Indexed:
-    from ascend_dump.dump_format import INDEX
+    from ascend_dump.dump_format import index_among, open_index
 
     records = 0
     ends: dict[Path, array[int]] = {}
     # The manifest was read before the files are listed here: if it says that the run is complete, all files exist.
     for directory, names in walked(root):
-        if INDEX in names:
+        index = index_among(names)
+        if index is not None:
             of_step: dict[bytes, array[int]] = {}
-            with open_regular(directory / INDEX) as file:
+            with open_index(directory / index) as file:
                 for text in _whole_lines(file):
                     records += text.count(b"\n")
                     for shard, begin, size in _BLOB.findall(text) if _SHARD in text else ():
@@ -189,7 +193,7 @@ def _read_indexes(root: Path) -> Indexed:
     return Indexed(records, {path: _use_of(shard_ends) for path, shard_ends in ends.items()})
 
 
-def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
+def _whole_lines(file: IndexText) -> Iterator[bytes]:
     """Yield parts of a file that end with a whole line, then the unfinished last line. Stop at a zero byte."""
     unfinished = b""
     for part in iter(lambda: file.read(_PART), b""):

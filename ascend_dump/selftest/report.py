@@ -46,6 +46,8 @@ _PACKAGES = (
 _SETTINGS = re.compile(r"(ASCEND|NPU|GE|HCCL|MS|MINDSPORE|DUMP|TORCH|TF|ACL|OMP)_\w+|RANK(_\w+)?|WORLD_SIZE")
 #: Names of variables with a value that may be secret; the report contains "***" instead of the value.
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS|AUTH|CRED|PROXY", re.IGNORECASE)
+#: Suffixes of files in which private names could not be found.
+_COMPRESSED = {".npz", ".gz"}
 _TEXTS = {".json", ".jsonl", ".csv", ".txt"}
 #: Maximum size of a file, in bytes.
 _LARGEST = 64 << 10
@@ -166,7 +168,7 @@ def _members(work: Path, document: Mapping[str, Any], private: Private) -> Itera
     taken: Counter[tuple[str, ...]] = Counter()
     for path in paths:
         process = path.relative_to(work).parts[:2]
-        if path.stat().st_size > _LARGEST or taken[process] >= _MOST_FILES or path.suffix == ".npz":
+        if path.stat().st_size > _LARGEST or taken[process] >= _MOST_FILES or path.suffix in _COMPRESSED:
             continue
         data = read_regular(path, _LARGEST)
         if path.suffix in _TEXTS:

@@ -14,6 +14,7 @@ __all__ = ["AppendFile"]
 class AppendFile:
     """Append lines to a file.
 
+    fd       the descriptor of the file, also open for reading
     nbytes   size of the file
     lines    number of lines appended by this object
     """
@@ -21,8 +22,8 @@ class AppendFile:
     def __init__(self, name: str, directory: int) -> None:
         """Open or create the file in a directory, given by descriptor. Raises OSError."""
         self.lines = 0
-        self._fd = open_private(name, os.O_WRONLY | os.O_APPEND, directory=directory)
-        self.nbytes = os.fstat(self._fd).st_size
+        self.fd = open_private(name, os.O_RDWR | os.O_APPEND, directory=directory)
+        self.nbytes = os.fstat(self.fd).st_size
 
     def append(self, data: bytes, lines: int) -> None:
         """Append `data`, which consists of `lines` complete lines.
@@ -32,14 +33,14 @@ class AppendFile:
         view = memoryview(data)
         try:
             while view:
-                count = os.write(self._fd, view)
+                count = os.write(self.fd, view)
                 if count <= 0:
                     raise OSError(errno.EIO, "no bytes could be written to the file")
                 view = view[count:]
         except OSError:
             whole = data.rfind(b"\n", 0, len(data) - len(view)) + 1
             with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self.nbytes + whole)
+                os.ftruncate(self.fd, self.nbytes + whole)
             self.nbytes += whole
             self.lines += data.count(b"\n", 0, whole)
             raise
@@ -47,6 +48,6 @@ class AppendFile:
         self.lines += lines
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
+        fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)

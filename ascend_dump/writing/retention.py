@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from ascend_dump.common.paths import open_directory, open_private, remove_directory
-from ascend_dump.dump_format import INDEX, REMOVED, STATISTIC
+from ascend_dump.dump_format import COMPRESSED_INDEX, INDEX, REMOVED, STATISTIC
 from ascend_dump.writing.spread_steps import steps_between
 
 __all__ = ["GONE", "Retention"]
@@ -186,10 +186,7 @@ class Retention:
         """Remove a step from the dump; only its shards remain."""
         with _opened(self._directory / str(step)) as directory:
             if directory is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(INDEX, REMOVED, src_dir_fd=directory, dst_dir_fd=directory)
-                    # Truncated, because the file may remain for long.
-                    os.close(open_private(REMOVED, os.O_WRONLY | os.O_TRUNC, directory=directory))
+                _rename_index(directory)
                 _unlink(STATISTIC, directory)
         self.other_bytes -= removed.text
         self._note_removed(step)
@@ -231,6 +228,19 @@ def _opened(step: Path) -> Iterator[Optional[int]]:
         yield directory
     finally:
         os.close(directory)
+
+
+def _rename_index(directory: int) -> None:
+    """Give the index of a step the name REMOVED, and truncate it, because the file may remain for long."""
+    name = INDEX
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(COMPRESSED_INDEX, dir_fd=directory, follow_symlinks=False)
+        # If the plain one is left beside it, it goes first: otherwise it would be the index for a moment.
+        _unlink(INDEX, directory)
+        name = COMPRESSED_INDEX
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(name, REMOVED, src_dir_fd=directory, dst_dir_fd=directory)
+        os.close(open_private(REMOVED, os.O_WRONLY | os.O_TRUNC, directory=directory))
 
 
 def _unlink(name: str, directory: int) -> None:

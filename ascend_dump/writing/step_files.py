@@ -15,6 +15,7 @@ import msgspec
 from ascend_dump.common.paths import open_directory
 from ascend_dump.dump_format import INDEX, LAST_TIME, REMOVED, SHARD, STATISTIC, Line, csv_header, encodable, shard_name
 from ascend_dump.writing.append_file import AppendFile
+from ascend_dump.writing.index_compression import WORTH_COMPRESSING, compress_index, restore_index
 from ascend_dump.writing.shard import LIMITS, Buffer, Limits, Shard
 
 __all__ = ["StepFiles"]
@@ -51,6 +52,8 @@ class StepFiles:
         self._shard: Optional[Shard] = None
         self._shard_name = ""
         self._shards = self._header_bytes = 0
+        #: The size of the index once it is compressed.
+        self._compressed: Optional[int] = None
         self._lines: list[Line] = []
         #: The operators added to the index, as (seq, name). A step may have several runs that each count `seq` from 0.
         self._operators: set[tuple[int, str]] = set()
@@ -63,7 +66,9 @@ class StepFiles:
             shards = (SHARD.fullmatch(f"{step}/{name}") for name in os.listdir(self._directory))
             used = [int(shard[2][8:-12]) for shard in shards if shard is not None]
             self.next_shard = max([next_shard, *(number + 1 for number in used)])
+            restore_index(self._directory)
             self._index = AppendFile(INDEX, self._directory)
+            self._is_continued = self._index.nbytes > 0
             opened.callback(self._index.close)
             # If the step was removed before, it has a file REMOVED. With an index it is part of the dump again.
             with contextlib.suppress(FileNotFoundError):
@@ -88,7 +93,8 @@ class StepFiles:
     @property
     def text_bytes(self) -> int:
         """Bytes of the files other than shards."""
-        return self._index.nbytes + (self._csv.nbytes if self._csv is not None else 0)
+        index = self._index.nbytes if self._compressed is None else self._compressed
+        return index + (self._csv.nbytes if self._csv is not None else 0)
 
     @property
     def header_bytes(self) -> int:
@@ -126,9 +132,10 @@ class StepFiles:
         self._write(lines)
 
     def close(self) -> None:
-        """Flush, complete the shard header and close. Raises OSError after closing everything.
+        """Flush, compress a large index, complete the shard header and close. Raises OSError after closing everything.
 
-        After a failure, records whose bytes are in the files are kept.
+        After a failure, records whose bytes are in the files are kept. The index of a step that was opened before stays
+        plain, because the step may be opened many times.
         """
         with self._opened as stack:
             if self._shard is not None:
@@ -139,6 +146,8 @@ class StepFiles:
                 lines, self._lines = self._lines, []
                 self._write([line for line in lines if self._is_stored(line)])
                 raise
+            if self._index.nbytes >= WORTH_COMPRESSING and not self._is_continued:
+                self._compressed = compress_index(self._index.fd, self._directory)
 
     def _is_stored(self, line: Line) -> bool:
         if self._shard is None or line.blob is None or line.shard != self._shard_name:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -415,3 +417,31 @@ with torch.no_grad(), ascend_dump.capture(model, path={str(dumps)!r}, keep=2):
     assert len(counts) <= 4
     (run,) = dump.runs()
     assert run.state == "ended"
+
+
+def test_the_lines_of_a_training_are_compressed_to_a_fifth(tmp_path: Path) -> None:
+    """Complete, large steps of a transformer with AdamW; as plain files they have the same records."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with ascend_dump.capture(model, path=tmp_path / "dumps", data="stats", quiet=True, strict=True):
+        for _ in range(2):
+            model(torch.randn(2, 4, 16)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    plain = Path(shutil.copytree(tmp_path / "dumps", tmp_path / "plain"))
+    indexes = sorted(plain.rglob("index.jsonl*"))
+    assert [(path.parent.name, path.name) for path in indexes] == [("0", "index.jsonl.gz"), ("1", "index.jsonl.gz")]
+    for path in indexes:
+        text = gzip.decompress(path.read_bytes())
+        assert path.stat().st_size * 5 < len(text)
+        path.with_name("index.jsonl").write_bytes(text)
+        path.unlink()
+    read = [
+        [(record.label, record.step, record.source, record.statistics()) for record in ascend_dump.open(root)]
+        for root in (tmp_path / "dumps", plain)
+    ]
+    assert len(read[0]) > 1000
+    assert read[0] == read[1]
+    assert ascend_dump.compare(tmp_path / "dumps", plain).verdict == "equal"

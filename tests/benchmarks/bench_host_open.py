@@ -5,6 +5,7 @@ Usage: bench_host_open.py [RECORDS]     (default 100000; the aim is at most 4 to
 
 from __future__ import annotations
 
+import gzip
 import sys
 import tempfile
 import time
@@ -45,7 +46,8 @@ def make_dump(root: Path, records: int) -> None:
 def decode(root: Path) -> int:
     """The least that any reader of these files does."""
     line = msgspec.json.Decoder(Line).decode
-    return sum(1 for index in root.rglob("index.jsonl") for text in index.open("rb") if line(text))
+    opens = {"index.jsonl": open, "index.jsonl.gz": gzip.open}
+    return sum(1 for path in root.rglob("index.jsonl*") for text in opens[path.name](path, "rb") if line(text))
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -357,7 +357,7 @@ def test_lost_records_of_a_large_dump_are_counted_by_its_catalog(
     read = dump.lost_records()
     assert [(one.run, one.written - one.found) for one in read] == [(cap.path, 2)]
     dump.catalog().collect()
-    monkeypatch.setattr("ascend_dump.reading._runs.open_regular", None)  # no index is read again
+    monkeypatch.setattr("ascend_dump.dump_format.open_index", None)  # no index is read again
     monkeypatch.chdir(root)
     for path in (root, Path(), Path("..", root.name)):
         assert [one.found for one in ascend_dump.open(path).lost_records()] == [one.found for one in read]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import shutil
@@ -94,6 +95,9 @@ def _dialects() -> Iterator[Subject]:
         yield _dump(f"mindspore tree {name}", {**tensors, **others}, beside={**tensors, **others})
     host = _host()
     yield _dump("host dump", host, beside=host)
+    indexes = {f"{one}.gz": gzip.compress(data) for one, data in host.items() if one.endswith("index.jsonl")}
+    others = {one: data for one, data in host.items() if not one.endswith("index.jsonl")}
+    yield _dump("compressed indexes", indexes, beside={**indexes, **others})
     shard = {Path(one).name: data for one, data in host.items() if one.endswith(".safetensors")}
     yield _dump("safetensors", shard)
     yield _dump("torchair npy", _torchair_npy())

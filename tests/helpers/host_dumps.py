@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from pathlib import Path
@@ -65,9 +66,11 @@ def write_step(writer: HostWriter, step: int, *items: Item) -> None:
 def lines_of(root: Path, step: Optional[int] = None) -> list[dict[str, Any]]:
     """The lines of all index files below, in order of step; fails unless each is a whole one."""
     found = []
-    for index in sorted(root.rglob("index.jsonl"), key=lambda path: int(path.parent.name)):
+    for index in sorted(root.rglob("index.jsonl*"), key=lambda path: int(path.parent.name)):
         if step is None or index.parent.name == str(step):
             text = index.read_bytes()
+            if index.suffix == ".gz":
+                text = gzip.decompress(text)
             assert not text or text.endswith(b"\n")
             found += [json.loads(one) for one in text.splitlines()]
     return found

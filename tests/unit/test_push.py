@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import socket
@@ -138,6 +139,64 @@ def test_of_a_running_capture_the_newest_step_waits(store: Any, dump: Path) -> N
     (dump / RUN.parts[0] / RUN.parts[1] / "manifest.json").unlink()
     assert ascend_dump.push(dump, URL).uploaded == 2
     assert len(ascend_dump.open(URL)) == 6
+
+
+def large_dump(root: Path) -> Path:
+    with closing(HostWriter(model_directory(root), metadata={}, tensors=False, stats=("max",))) as writer:
+        for step in range(2):
+            write_step(writer, step, *(item(f"op{number}", noise(number % 7, 5)) for number in range(2000)))
+    return root
+
+
+def test_compressed_indexes_come_after_tensors_and_one_of_a_step(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = large_dump(tmp_path / "dump")
+    [first, second] = (dump / RUN / str(step) / "index.jsonl.gz" for step in range(2))
+    first.with_name("tensors-00000.safetensors").write_bytes(b"x" * 99)
+    second.with_name("index.jsonl").write_bytes(b"left by a kill\n")
+    (first.parent / ".ascend-dump-unfinished-00").write_bytes(b"left by a kill")
+    names: list[str] = []
+    done = ascend_dump.push(dump, URL, jobs=1, watch=lambda files: (names.append(one.name) or one for one in files))
+    assert done.uploaded == 5
+    assert [name.rpartition("/")[2] for name in names[-2:]] == ["index.jsonl.gz"] * 2
+    assert not any(name.endswith(("/index.jsonl", "unfinished-00")) for name in there(store))
+    assert len(ascend_dump.open(URL)) == 4000
+
+
+def test_an_index_that_is_compressed_meanwhile_waits(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = large_dump(tmp_path / "dump")
+    compressed = dump / RUN / "0" / "index.jsonl.gz"
+    plain = compressed.with_name("index.jsonl")
+    data = compressed.read_bytes()
+    plain.write_bytes(gzip.decompress(data))
+    compressed.unlink()
+    listed = ascend_dump.converting.push.walked
+
+    def compress(root: Path) -> Any:
+        yield from list(listed(root))
+        compressed.write_bytes(data)
+        plain.unlink(missing_ok=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ascend_dump.converting.push, "walked", compress)
+        assert ascend_dump.push(dump, URL).changed == (f"{RUN}/0/index.jsonl",)
+    assert ascend_dump.push(dump, URL).changed == ()
+    assert len(ascend_dump.open(URL)) == 4000
+
+
+def test_a_step_that_was_written_again_replaces_its_compressed_index(store: Any, tmp_path: Path) -> None:
+    dump = large_dump(tmp_path / "dump")
+    ascend_dump.push(dump, URL)
+    compressed = dump / RUN / "0" / "index.jsonl.gz"
+    text = gzip.decompress(compressed.read_bytes())
+    compressed.with_name("index.jsonl").write_bytes(text + text[: text.index(b"\n") + 1])
+    compressed.unlink()
+    assert ascend_dump.push(dump, URL).uploaded == 1
+    assert there(store) == here(dump)
+    assert len(ascend_dump.open(URL)) == 4001
 
 
 def test_of_a_capture_on_another_machine_an_old_step_is_finished(store: Any, dump: Path) -> None:

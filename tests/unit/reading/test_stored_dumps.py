@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -315,9 +316,10 @@ def test_the_catalog_of_a_large_dump_is_kept_in_the_cache_of_the_user(
     requests = Requests(store, monkeypatch)
     again = ascend_dump.open(url).catalog().collect()
     assert again.equals(first)
-    assert requests.bytes_of("index.jsonl") == 0
-    index = f"/run7/{directory.relative_to(root)}/0/index.jsonl"
-    store.pipe_file(index, store.cat_file(index).replace(b'"op_17"', b'"op_xx"'))
+    assert requests.bytes_of("index.jsonl.gz") == 0
+    index = f"/run7/{directory.relative_to(root)}/0/index.jsonl.gz"
+    text = gzip.decompress(store.cat_file(index))
+    store.pipe_file(index, gzip.compress(text.replace(b'"op_17"', b'"op_xx"')))
     changed = ascend_dump.open(url).catalog()
     assert changed.filter(polars.col("op_name") == "op_xx").collect().height == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import shutil
 import socket
@@ -200,6 +201,7 @@ def test_home_host_and_user_are_replaced(tmp_path: Path, monkeypatch: pytest.Mon
     (work / "manifest.json").write_text(json.dumps({"said": text}))
     (work / "a.0").write_bytes(b"\0\xff analytical")
     (work / "b.0").write_bytes(b"\0\xff nothing")
+    (work / "index.jsonl.gz").write_bytes(gzip.compress(text.encode()))
     file = tmp_path / "report.zip"
     write_report(file, work, {"said": text})
     found = members(file)
@@ -209,6 +211,7 @@ def test_home_host_and_user_are_replaced(tmp_path: Path, monkeypatch: pytest.Mon
     assert json.loads(found["files/manifest.json"])["said"] == "~/code/train.py on HOST by USER, WORK/dumps; adamant"
     assert "files/b.0" in found
     assert "files/a.0" not in found
+    assert "files/index.jsonl.gz" not in found, "nobody could see what is private in it"
     assert json.loads(found["settings.json"])["ASCEND_HOME_PATH"] == "~/Ascend"
 
 

@@ -19,7 +19,7 @@ from ascend_dump.writing import HostWriter, held_steps
 
 
 def on_disk(directory: Path) -> list[int]:
-    return sorted(int(path.parent.name) for path in directory.rglob("index.jsonl") if path.stat().st_size)
+    return sorted(int(path.parent.name) for path in directory.rglob("index.jsonl*") if path.stat().st_size)
 
 
 def of_statistics(directory: Path, **settings: Any) -> HostWriter:

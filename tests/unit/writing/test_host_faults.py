@@ -113,7 +113,7 @@ def check(root: Path, writer: HostWriter, sizes: list[int] = SIZES, *, whole: bo
 
     whole: no line is cut off. headers: the safetensors library opens the shards.
     """
-    dump = open_dump(root) if any(root.rglob("index.jsonl")) else []
+    dump = open_dump(root) if any(root.rglob("index.jsonl*")) else []
     count = 0
     for record in dump:
         assert record.error is None

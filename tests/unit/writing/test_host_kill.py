@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import signal
@@ -22,12 +23,13 @@ from ascend_dump.reading import open_dump
 _NURSERY = """
 import hashlib, os, sys
 from pathlib import Path
-from ascend_dump.writing import HostWriter, Item, Limits, Line, Payload
+from ascend_dump.writing import HostWriter, Item, Limits, Line, Payload, step_files
 
 def content(seed, nbytes):
     return hashlib.shake_128(repr(seed).encode()).digest(nbytes)
 
-def write(directory, keep, count):
+def write(directory, keep, count, worth):
+    step_files.WORTH_COMPRESSING = worth
     writer = HostWriter(directory, metadata={}, limits=Limits(room=16376, nbytes=1 << 20), keep=keep)
     for step in range(10**6):
         writer.begin_step(step)
@@ -43,8 +45,8 @@ def write(directory, keep, count):
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        directory, keep, count = line.split()
-        write(Path(directory), int(keep) or None, int(count))
+        directory, keep, count, worth = line.split()
+        write(Path(directory), int(keep) or None, int(count), int(worth))
     print(child, flush=True)
     _, status = os.waitpid(child, 0)
     print(os.WTERMSIG(status), flush=True)
@@ -61,8 +63,8 @@ def nursery() -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
-def kill_after(nursery: subprocess.Popen[str], task: str, index: Path, seed: int) -> None:
-    """Kill a child of the nursery at a random moment once the index is there."""
+def kill_after(nursery: subprocess.Popen[str], task: str, step: Path, seed: int) -> None:
+    """Kill a child of the nursery at a random moment once the index of a step is there."""
     assert nursery.stdin is not None
     assert nursery.stdout is not None
     nursery.stdin.write(f"{task}\n")
@@ -70,12 +72,19 @@ def kill_after(nursery: subprocess.Popen[str], task: str, index: Path, seed: int
     child = int(nursery.stdout.readline())
     try:
         end = time.monotonic() + 120
-        while not (index.exists() and index.stat().st_size) and time.monotonic() < end:
+        while not any(map(size_of, step.glob("index.jsonl*"))) and time.monotonic() < end:
             time.sleep(0.001)
         time.sleep(random.Random(seed).uniform(0, 0.12))
     finally:
         os.kill(child, signal.SIGKILL)
         assert int(nursery.stdout.readline()) == signal.SIGKILL
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # it was compressed, or its step was removed
+        return 0
 
 
 def count_good(root: Path) -> Counter[int]:
@@ -91,10 +100,11 @@ def count_good(root: Path) -> Counter[int]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_killed_while_older_steps_go(tmp_path: Path, nursery: subprocess.Popen[str], seed: int) -> None:
+@pytest.mark.parametrize("worth", [1 << 60, 1], ids=["plain", "compressed"])
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_while_older_steps_go(tmp_path: Path, nursery: subprocess.Popen[str], seed: int, worth: int) -> None:
     directory = model_directory(tmp_path)
-    kill_after(nursery, f"{directory} 2 31", directory / "4" / "index.jsonl", seed)
+    kill_after(nursery, f"{directory} 2 31 {worth}", directory / "4", seed)
     found = count_good(tmp_path)
     steps = sorted(found)
     assert steps == list(range(steps[0], steps[0] + len(steps)))
@@ -103,12 +113,15 @@ def test_killed_while_older_steps_go(tmp_path: Path, nursery: subprocess.Popen[s
     assert 2 <= len(complete) <= 3, "three while the oldest goes"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_killed_at_a_random_moment(tmp_path: Path, nursery: subprocess.Popen[str], seed: int) -> None:
+@pytest.mark.parametrize("worth", [1 << 60, 1], ids=["plain", "compressed"])
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_at_a_random_moment(tmp_path: Path, nursery: subprocess.Popen[str], seed: int, worth: int) -> None:
     directory = model_directory(tmp_path)
-    kill_after(nursery, f"{directory} 0 150", directory / "0" / "index.jsonl", seed)
+    kill_after(nursery, f"{directory} 0 150 {worth}", directory / "0", seed)
     records = sum(count_good(tmp_path).values())
-    complete = sum(path.read_bytes().count(b"\n") for path in tmp_path.rglob("index.jsonl"))
+    texts = {path.parent: path.read_bytes() for path in tmp_path.rglob("index.jsonl")}
+    texts.update({path.parent: gzip.decompress(path.read_bytes()) for path in tmp_path.rglob("index.jsonl.gz")})
+    complete = sum(text.count(b"\n") for text in texts.values())
     # A line may lack its newline only.
     assert 0 < complete <= records <= complete + 1
 

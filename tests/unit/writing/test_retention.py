@@ -229,7 +229,7 @@ def test_whatever_is_recorded(
         if contents:
             recorded.append(step)
         there = recorded[-keep - 1 :]
-        index = sorted(int(path.parent.name) for path in directory.rglob("index.jsonl"))
+        index = sorted(int(path.parent.name) for path in directory.rglob("index.jsonl*"))
         assert index == there
         if not there:
             continue
@@ -241,7 +241,7 @@ def test_whatever_is_recorded(
                 np.testing.assert_array_equal(record.numpy(), noise(seed, size))
     writer.close()
     assert writer.failure is None
-    assert sorted(int(path.parent.name) for path in directory.rglob("index.jsonl")) == recorded[-keep:]
+    assert sorted(int(path.parent.name) for path in directory.rglob("index.jsonl*")) == recorded[-keep:]
     on_disk = set(directory.rglob("*.safetensors"))
     needed = {directory / one["shard"] for one in lines_of(root) if "shard" in one}
     newest = {path for path in on_disk if (path.parent / "index.jsonl").exists()}
@@ -364,7 +364,7 @@ def test_whatever_ends_it(events: list[str], keep: Optional[int], until: bool, t
     if keep is not None:
         # The step that ended it stays besides; where that has no records, one more of those before.
         expected = recorded[-keep:] if ended is None else recorded[-keep - 1 :]
-    assert sorted(int(path.parent.name) for path in directory.rglob("index.jsonl")) == expected
+    assert sorted(int(path.parent.name) for path in directory.rglob("index.jsonl*")) == expected
     assert recorded == [] or len(values(open_dump(root))) == len(expected)
 
 

@@ -9,11 +9,26 @@ import re
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import msgspec
 
-from ascend_dump.dump_format import INDEX, MANIFEST, NO_VALUES, REMOVED, SHARD, STATISTIC, Line, content_of
+from ascend_dump.dump_format import (
+    INDEX_NAMES,
+    MANIFEST,
+    NO_VALUES,
+    REMOVED,
+    SHARD,
+    STATISTIC,
+    IndexText,
+    Line,
+    content_of,
+    ends_at,
+    index_among,
+    line_count,
+    open_index,
+    text_size,
+)
 from ascend_dump.errors import CorruptDump, StorageError
 from ascend_dump.reading._dialect import Batch, Directory, Entry, rank_of
 from ascend_dump.reading._record import Record
@@ -23,7 +38,6 @@ from ascend_dump.reading.dialects.host._calls import NO_CALL, Call, call_after, 
 from ascend_dump.reading.dialects.host._columns import LineColumns, PlainLine, are_objects, line_ends, line_starts
 from ascend_dump.reading.dialects.host._loader import LineLoader, Shards, why_removed
 from ascend_dump.reading.dialects.host._lone_shard import LoneShard
-from ascend_dump.storage.files import open_regular, size_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,9 +49,8 @@ _SHARD_FILE = re.compile(r"tensors-\d{5,18}\.safetensors", re.ASCII)
 _TIME = re.compile(r"\d{14}", re.ASCII)
 #: Maximum number of digits of step and device numbers in directory names.
 _MAX_DIGITS = 18
-#: Maximum and usual size of a line in bytes.
+#: Maximum size of a line in bytes.
 _LONGEST_LINE = 1 << 20
-_USUAL_LINE = 400
 #: Bytes decoded at a time: some hundred lines, which fit into a processor's cache. The first block is smaller, for
 #: callers that read only a few records.
 _FIRST_BLOCK, _BLOCK = 1 << 15, 1 << 18
@@ -51,16 +64,18 @@ class _HostDialect:
     def scan(self, directory: Directory) -> tuple[list[Entry], set[str]]:
         names = directory.names
         shards = [name for name in names if _SHARD_FILE.fullmatch(name)]
-        claimed = {*shards, *({MANIFEST, REMOVED} & set(names))}
-        if shards or INDEX in names or REMOVED in names:
+        claimed = {*shards, *({MANIFEST, REMOVED, *INDEX_NAMES} & set(names))}
+        index = index_among(names)
+        if shards or index is not None or REMOVED in names:
             # Other formats have files of this name too, so it is claimed only next to a file of this format.
             claimed |= {STATISTIC} & set(names)
-        if INDEX in names:
-            return [_Index(directory)], {*claimed, INDEX}
+        if index is not None:
+            return [_Index(directory, index)], claimed
         entries: list[Entry] = []
         for name in shards:
-            if (directory.path / INDEX).is_file():  # the path of a single shard was opened
-                entries.append(_Index(directory, only=name))
+            index = index_among([name for name in INDEX_NAMES if (directory.path / name).is_file()])
+            if index is not None:  # the path of a single shard was opened
+                entries.append(_Index(directory, index, only=name))
             elif not (directory.path / REMOVED).is_file():  # the shard of a removed step is kept only for other steps
                 fields = _levels(directory.parts)
                 entries.append(LoneShard(directory.path / name, fields, Shards.of(directory.root)))
@@ -164,10 +179,10 @@ class _Index(Entry):
 
     __slots__ = ("_known", "_only", "_root", "_shards")
 
-    def __init__(self, directory: Directory, *, only: str = "") -> None:
+    def __init__(self, directory: Directory, name: str, *, only: str = "") -> None:
         fields = _levels(directory.parts)
         super().__init__(
-            directory.path / INDEX, **{name: value for name, value in fields.items() if name != "model_id"}
+            directory.path / name, **{field: value for field, value in fields.items() if field != "model_id"}
         )
         self._known = fields
         # Lines may refer to shards of earlier steps, so paths are limited to the directory of the steps.
@@ -193,7 +208,7 @@ class _Index(Entry):
                 )
             return
         try:
-            with open_regular(self.path) as file:
+            with open_index(self.path) as file:
                 for position in positions:
                     reading.last = call_before(file, position, reading.decode, reading.last)
                     file.seek(position)
@@ -203,10 +218,7 @@ class _Index(Entry):
 
     @property
     def work(self) -> int:
-        try:
-            return self.path.stat().st_size // _USUAL_LINE
-        except OSError:
-            return 0
+        return line_count(self.path)
 
     @property
     def tensors_below(self) -> Path:
@@ -254,12 +266,13 @@ class _Index(Entry):
         offset, most = 0, _FIRST_BLOCK
         hole: list[Record] = []
         try:
-            with open_regular(self.path) as file:
-                # Lines appended after this point are not read.
-                size = size_of(file)
+            with open_index(self.path) as file:
+                size = text_size(file)
                 while offset < size:
                     file.seek(offset)
                     block = file.read(min(most, size - offset))
+                    if not block:
+                        break
                     most = _BLOCK
                     if 0 in block:
                         # A part that was never written to disk reads as zero bytes, which JSON cannot contain.
@@ -312,7 +325,7 @@ class _Index(Entry):
             before = call_after(line, before)
             yield self._record(line, reading, 0, before.text)
 
-    def _lines(self, file: BinaryIO, offset: int, until: int, reading: _Reading) -> Iterator[Record]:
+    def _lines(self, file: IndexText, offset: int, until: int, reading: _Reading) -> Iterator[Record]:
         """Yield the records of the lines that begin before `until`. The file has to be positioned at `offset`."""
         while offset < until:
             try:
@@ -349,10 +362,10 @@ class _Index(Entry):
                         yield self._broken(reason, offset)
             offset += len(raw)
 
-    def _is_final(self, file: BinaryIO, end: int) -> bool:
+    def _is_final(self, file: IndexText, end: int) -> bool:
         """Return True if the file ends at `end` and its run is complete, so that nothing will be appended."""
         # The size is read after the state: the run may write its last lines while its index is read.
-        return is_of_complete_run(self.path) and size_of(file) == end
+        return is_of_complete_run(self.path) and ends_at(file, end)
 
     def _record(self, line: Line, reading: _Reading, offset: int, call: bytes) -> Record:
         once = reading.texts.setdefault

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import BinaryIO, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 import msgspec
 
-from ascend_dump.dump_format import Line
+from ascend_dump.dump_format import IndexText, Line
 
 __all__ = ["NO_CALL", "Call", "call_after", "call_after_all", "call_before"]
 
@@ -50,7 +50,7 @@ def call_after_all(lines: Sequence[Line], before: Call) -> Call:
     return before if before.operator == operator else Call(operator, b"")
 
 
-def call_before(file: BinaryIO, offset: int, decode: Callable[[bytes], Line], last: Call) -> Call:
+def call_before(file: IndexText, offset: int, decode: Callable[[bytes], Line], last: Call) -> Call:
     """Return the call of the line above `offset` in an index, for `call_after` with the line at `offset`.
 
     The lines above are searched only if the line at `offset` has no arguments itself; otherwise return `last`.

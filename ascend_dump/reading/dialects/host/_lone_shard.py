@@ -94,7 +94,7 @@ class LoneShard(Entry):
                 "its header was not completed: the process that wrote it was killed, or could not write",
                 path=self.path,
                 offset=8,
-                hint="the tensors are intact: move the file next to its index.jsonl and open that directory",
+                hint="the tensors are intact: move the file next to its index file and open that directory",
             )
         try:
             return msgspec.json.decode(text, type=dict[str, msgspec.Raw]), 8 + size
