@@ -67,6 +67,8 @@ class Draft:
         self.ends_in_module = False
         #: False if its differences end before any result of the program; None if that is not known.
         self.reaches_results: Optional[bool] = None
+        #: True if statistics prove that another argument changed a result: later ones that agree do not disprove it.
+        self.is_proven = False
         self.first_seen = first_seen
         self.joined = joined
         self.arguments = arguments
@@ -96,9 +98,19 @@ class Draft:
     @property
     def is_of_structure(self) -> bool:
         """True if the programs are built differently there, or read data of another shape, such as parts of a batch."""
-        if self.kind in ("input", "wiring") and self.reshaped:
+        if self.is_of_size or (self.kind == "wiring" and self.reshaped):
             return True
         return self.kind in ("structure", "wiring") or (self.hidden and self.kind == "unknown")
+
+    @property
+    def is_of_size(self) -> bool:
+        """True if the data have another size on both sides, such as parts of a batch."""
+        return self.kind == "input" and self.reshaped
+
+    @property
+    def may_end(self) -> bool:
+        """True if it is dropped once all its differences end before a result of the program."""
+        return self.is_of_structure and not self.is_proven
 
     @property
     def is_of_input(self) -> bool:

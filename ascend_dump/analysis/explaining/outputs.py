@@ -127,6 +127,9 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
                 state.local.add(a, b)
             return replace(pair, verdict="unmatched", reason=reason)
     operators.causes |= state.modules.of_output(b)
+    if not operators.causes and is_of_module(b):
+        # A gradient is a sum over the modules that read the tensor: one of them may run backward on one side only.
+        operators.causes |= {made.stretch.number for made in state.stretches.makers(difference.contents)}
     causes = frozenset(operators.causes or operators.noise_causes)
     if causes:
         explain(pair, state.drafts.of(causes))
@@ -154,7 +157,10 @@ def _undefined(
     if reason is not None:
         pair = replace(pair, verdict="noise", reason=f"no defined value: {reason}", undefined=reason, measure=None)
         evidence = [f"{pair.record.label}: {pair.reason}"]
-        causes = frozenset({state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))})
+        # A difference of the inputs explains the elements that have a value, and whatever is computed from them.
+        causes = frozenset(operators.causes) or frozenset(
+            {state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))}
+        )
     elif state.drafts.are_undefined(operators.causes) and _copies_values(operator.function):
         pair = replace(pair, verdict="noise", explained=True, reason=FOLLOWS_UNDEFINED)
         causes = frozenset(operators.causes)
@@ -265,6 +271,7 @@ def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> Origin
     state.arguments.add_origin(reference, arguments, operators.is_replaced, number)
     # If statistics agree further on, the difference may still go on: an argument that changes a result is an origin.
     is_of_argument = bool(arguments) and pair.measure is not None and pair.measure.at is None
+    state.drafts[number].is_proven |= is_of_argument
     if state.drafts[number].kind == "structure" and not is_of_argument:
         state.rebuilt.append((number, reference.position))
     return number
@@ -286,7 +293,11 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         evidence.append(_SAME_STATE if has_same_state else _OTHER_STATE)
     evidence += inputs.evidence
     of_module = is_of_module(pair.record)
-    if of_module and kind == "compute":
+    outer = state.outer_gradient(match) if of_module else None
+    if outer is not None:
+        kind, pair = "unknown", outer.pair
+        evidence = outer.evidence
+    elif of_module and kind == "compute":
         kind = "unknown"
         evidence.append(NOT_RECORDED)
     if kind == "unknown":
@@ -296,7 +307,7 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
     evidence += _others_between(match)
     evidence += _of_ranks(state, pair)
     texts = [argument.text for argument in arguments]
-    joined = _call_key(match.reference, texts) if texts else None
+    joined = _call_key(match.reference, texts) if texts else None if outer is None else outer.joined
     is_proven = False
     found = cause_between_frameworks(match, operators.inputs, pair, state.moved_axes) if kind in _UNEXPLAINED else None
     if found is not None and (kind != "unknown" or found.is_other_source):

@@ -102,7 +102,7 @@ class Divergence:
         state.local.begin_step()
         #: By position in the reference: paired operators of which a tensor differs.
         self._differing: dict[int, Differing] = {}
-        self._wiring = wiring
+        self._wiring = state.wiring = wiring
         #: Identities of pairs that differ, although everything that is computed from them agrees.
         self._ending: set[int] = set()
         self._inputs = InputJudge(state, reference, wiring)
@@ -201,10 +201,12 @@ class Divergence:
         state, wiring = self._state, self._wiring
         if not state.rebuilt or wiring is None or not has_storages(*(flow.operators for flow in wiring.flows)):
             return
-        effects = Effects(wiring.flows, wiring.partners, self._differing, state.stretches.by_operator())
-        origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].is_of_structure]
+        stretches = state.stretches.by_operator()
+        effects = Effects(wiring.flows, wiring.partners, self._differing, stretches, state.agree)
+        origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].may_end]
         earlier = {number for number, _ in state.rebuilt if state.drafts[number].reaches_results}
-        reached, leading = effects.of(origins, earlier)
+        sizes = {number for number, _ in origins if state.drafts[number].is_of_size}
+        reached, leading = effects.of(origins, earlier, sizes)
         ending = {number for number, _ in origins} - reached
         for number, node in origins:
             state.drafts[number].add_reach(number in reached)
