@@ -26,7 +26,7 @@ from ascend_dump.analysis.explaining.rank_state import OperatorPair, RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
 from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside
 from ascend_dump.analysis.explaining.wiring import Wiring
-from ascend_dump.analysis.judging.input_noise import NO_ORIGINS
+from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.verdict import Rules
@@ -37,6 +37,7 @@ from ascend_dump.analysis.operators.properties import COPIES, writes
 from ascend_dump.analysis.pairing.data_flow import has_storages
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.analysis.pairing.stretches import Stretch
+from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.reading import Record
 
@@ -333,6 +334,22 @@ class Divergence:
             self._last_updates.append(draft)
         return draft
 
+    def _lost_gradient(self, side: int, operator: Operator, stretch: Stretch) -> Optional[OriginNumber]:
+        """Return the origin at a detach because of which one side computes nothing in a stretch of the backward pass.
+
+        That side may make zeros there. Returns None if both sides compute.
+
+        side, operator: the first operator of the stretch
+        """
+        computing = [next(filter(computes, operators), None) for operators in stretch.operators]
+        if not stretch.operators[1 - side]:
+            computing[side] = operator
+        if (computing[0] is None) == (computing[1] is None):
+            return None
+        lacking = 0 if computing[0] is None else 1
+        first = computing[1 - lacking]
+        return None if first is None else self._state.arguments.lost_gradient(1 - lacking, first)
+
     def _enter_stretch(self, side: int, operator: Operator, outputs: Sequence[Pair]) -> None:
         """Note an operator that only one side runs, with its inputs and outputs."""
         state = self._state
@@ -340,7 +357,7 @@ class Divergence:
         entered = state.stretches.entered(stretch)
         if entered is None:
             is_alone = not stretch.operators[1 - side]
-            lost = state.arguments.lost_gradient(side, operator) if is_alone else None
+            lost = self._lost_gradient(side, operator, stretch)
             number = (
                 state.arguments.stretch_origin(side, operator, state.drafts, self._draft_of(side, stretch))
                 if lost is None

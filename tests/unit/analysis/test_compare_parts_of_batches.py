@@ -101,3 +101,47 @@ def test_a_sum_of_losses_that_is_wrong_is_an_origin(tmp_path: Path) -> None:
     actual = train(tmp_path / "actual", loss=lambda a, b: 2 * square(a, b), parts=2)
     found = ascend_dump.compare(actual, train(tmp_path / "reference", loss=square))
     assert found.origins
+
+
+def test_operators_between_two_steps_are_not_called_equal(tmp_path: Path) -> None:
+    found = ascend_dump.compare(train(tmp_path / "actual"), train(tmp_path / "reference"))
+    assert (found.verdict, found.origins) == ("equal", ())
+    [note] = found.aligned
+    assert "operators between a step of the optimizer and the next call of the model" in note
+    wrong = ascend_dump.compare(train(tmp_path / "wrong", rate=0.02), train(tmp_path / "right"))
+    assert wrong.origins
+    assert not wrong.aligned
+
+
+class Recurrent(torch.nn.Module):
+    """A cell of PyTorch that is called for each element of a sequence. `cut` detaches its state once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head, self.cut = torch.nn.LSTMCell(4, WIDTH), torch.nn.Linear(WIDTH, 2), False
+
+    def forward(self, x: Any) -> Any:
+        state = torch.zeros(len(x), WIDTH), torch.zeros(len(x), WIDTH)
+        results = []
+        for position in range(x.shape[1]):
+            state = self.cell(x[:, position], state)
+            if self.cut and position == 2:
+                state = state[0].detach(), state[1]
+            results.append(state[0])
+        return self.head(torch.stack(results, 1))
+
+
+def run_recurrent(path: Path, *, cut: bool) -> Path:
+    torch.manual_seed(0)
+    network = Recurrent()
+    network.cut = cut
+    with ascend_dump.capture(network, path=path, mode="all", quiet=True):
+        network(torch.randn(3, 5, 4)).square().mean().backward()
+    return path
+
+
+def test_a_state_that_is_detached_is_the_origin_of_lost_gradients(tmp_path: Path) -> None:
+    found = ascend_dump.compare(
+        run_recurrent(tmp_path / "actual", cut=True), run_recurrent(tmp_path / "reference", cut=False)
+    )
+    assert (found.origins[0].module, found.origins[0].pair.record.op_type) == ("", "aten::detach")
