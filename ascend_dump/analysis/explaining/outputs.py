@@ -270,7 +270,8 @@ def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> Origin
         state.drafts[number].explains += 1
     state.arguments.add_origin(reference, arguments, operators.is_replaced, number)
     # If statistics agree further on, the difference may still go on: an argument that changes a result is an origin.
-    is_of_argument = bool(arguments) and pair.measure is not None and pair.measure.at is None
+    computes_values = pair.has_one_shape and not is_view(reference.op_type)
+    is_of_argument = bool(arguments) and computes_values and pair.measure is not None and pair.measure.at is None
     state.drafts[number].is_proven |= is_of_argument
     if state.drafts[number].kind == "structure" and not is_of_argument:
         state.rebuilt.append((number, reference.position))
