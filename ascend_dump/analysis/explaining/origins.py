@@ -65,6 +65,8 @@ class Draft:
         self.settled = False
         #: True if the output of its operator, or of a module around it, agrees.
         self.ends_in_module = False
+        #: The number of differences that it had explained when an output of a module around it agreed last.
+        self.explained_inside = 0
         #: False if its differences end before any result of the program; None if that is not known.
         self.reaches_results: Optional[bool] = None
         #: True if statistics prove that another argument changed a result: later ones that agree do not disprove it.
@@ -123,7 +125,7 @@ class Draft:
 
     @property
     def is_reported(self) -> bool:
-        if self.reaches_results is False or (self.ends_in_module and not self.explains):
+        if self.reaches_results is False or (self.ends_in_module and self.explains <= self.explained_inside):
             return False
         if self.changes_values or self.is_certain:
             return True

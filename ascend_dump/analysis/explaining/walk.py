@@ -309,6 +309,7 @@ class Divergence:
             ended |= state.modules.end(record, causes - ended, agrees=agrees)
             for draft in state.drafts.of(ended):
                 draft.settled = draft.ends_in_module = True
+                draft.explained_inside = draft.explains
 
     def _broken_pairs(self, match: Match) -> Iterator[Pair]:
         """Yield pairs of the unreadable records, each once in a step: an operator may be in several matches."""
