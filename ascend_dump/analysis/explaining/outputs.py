@@ -372,10 +372,21 @@ def _origin_kind(operators: OperatorPair, pair: Pair, inputs: InputEvidence, has
     if inputs.may_differ:
         return "unknown"
     measure = pair.measure
+    if inputs.statistics_agree and _is_quotient_of_update(operators.match.reference):
+        return "amplification"
     if not inputs.noise or inputs.statistics_agree or measure is None or measure.nonfinite:
         return "compute"
     enlarges = may_enlarge_errors(operators.match.reference.function)
     return "amplification" if enlarges and measure.rel_l2 < _COMPUTE * inputs.largest_error else "compute"
+
+
+def _is_quotient_of_update(operator: Operator) -> bool:
+    """Return True for a division outside of modules and passes, such as that of Adam.
+
+    Adam divides a gradient by its size. So rounding in a tiny gradient, which statistics do not show, changes a step.
+    """
+    is_of_update = operator.phase not in ("forward", "backward") and not operator.module
+    return is_of_update and operator_class(operator.op_type).removeprefix("_foreach_") in ("addcdiv", "div")
 
 
 def _copies_values(function: str) -> bool:
