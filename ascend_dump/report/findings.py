@@ -40,7 +40,7 @@ KINDS = {
     "input": "data from outside the recorded operators differ",
     "parameter": "a parameter or a buffer differs when it is first read",
     "wiring": "an operator reads another tensor than in the reference",
-    "compute": "the output differs although all inputs that were compared are equal, or equal up to rounding",
+    "compute": "the output differs although all compared inputs are equal, up to rounding or as far as statistics show",
     "amplification": "the operator enlarged a difference that was within rounding",
     "unknown": "the output differs, and not all inputs of the operator could be compared",
     "collective": "all ranks put equal data into a collective operator, and its result differs",

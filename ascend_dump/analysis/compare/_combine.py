@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._labels import named_by_label, verdict_of
 from ascend_dump.analysis.compare._on_executor import RankResult
-from ascend_dump.analysis.compare._surroundings import differing_surroundings
+from ascend_dump.analysis.compare._surroundings import differing_surroundings, unrecorded_operators
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
 from ascend_dump.analysis.explaining.origins import importance
 from ascend_dump.analysis.explaining.pairs import Pairs
@@ -96,6 +96,8 @@ def combine_groups(
     pairs = Pairs.joined(pairs for _, pairs, _ in found)
     notes = [note for result in results for note in result.aligned]
     notes += [note for _, _, of_group in found for note in of_group]
+    if not origins:
+        notes += [*unrecorded_operators(*dumps[:2]), *_updates_of_one_side(pairs.looked_at())]
     return Comparison(
         dumps[0].root,
         dumps[1].root,
@@ -117,6 +119,19 @@ def combine_groups(
         aligned=tuple(dict.fromkeys(notes)),
         labels=labels,
     )
+
+
+def _updates_of_one_side(pairs: Iterable[Pair]) -> Iterator[str]:
+    """Yield a sentence for each side that alone updates parameters: its optimizer is not compared."""
+    names: tuple[set[str], set[str]] = (set(), set())
+    for pair in pairs:
+        name, record = pair.record.parameter, pair.record
+        is_update = record.io == "output" and record.phase == "other" and not record.module
+        if pair.verdict == "unmatched" and is_update and name and not name.endswith(".grad"):
+            names[0 if pair.reference is None else 1].add(name)
+    for side, of_side in zip(("actual", "the reference"), names):
+        if of_side and names[0].isdisjoint(names[1]):
+            yield f"not compared: updates of {counted(len(of_side), 'parameter')}, which only {side} records"
 
 
 def _agreeing_parts(results: Iterable[RankResult], origins: Iterable[Origin]) -> Iterable[Rebuilt]:

@@ -54,7 +54,8 @@ class Comparison:
     unused      names of the mapping and globs of the rules that fit nothing in the dumps, each in words
     rebuilt     parts of the program that are built differently and agree: their insides are in no pair
     around      versions, environment variables and settings that differ
-    aligned     sentences on the rows of a batch that were compared, and on tensors that cannot be aligned
+    aligned     sentences on the rows of a batch that were compared, on tensors that cannot be aligned, and on operators
+                that the settings of a capture leave out
     labels      the worst verdict of each label, "" for records without one; empty unless several labels were compared
     allowed     globs of operators that may be missing on one side, see `allowing`
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Optional, Union
+from typing import Callable, NamedTuple, Optional, Union
 
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import EnteredStretch
@@ -18,7 +18,7 @@ from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import SHAPED, writes
+from ascend_dump.analysis.operators.properties import SHAPED, operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, Made
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.reading import Record
@@ -53,20 +53,27 @@ class Effects:
     partners   for each side: the position of each paired operator -> the position of its pair in the reference
     differing  the pairs of operators with differences, by position in the reference
     stretches  the stretches, by side (0: actual) and position of each of their operators
+    agree      returns True if a tensor of actual and one of the reference are equal but for rounding
     """
 
     flows: Flows
     partners: tuple[Mapping[int, int], Mapping[int, int]]
     differing: Mapping[int, Differing]
     stretches: Mapping[tuple[int, int], EnteredStretch]
+    agree: Callable[[Record, Record], bool]
 
     def __post_init__(self) -> None:
         self._last = tuple(map(_last_of_parameters, self.flows))
         self._updates = tuple(map(_last_updates, self.flows))
         self._outside = tuple(map(_readers_of_outside, self.flows))
+        self._unread = tuple(map(_unread_sums, self.flows))
+        self._alike: dict[str, bool] = {}
 
     def of(
-        self, origins: Sequence[tuple[OriginNumber, Node]], earlier: Collection[OriginNumber] = ()
+        self,
+        origins: Sequence[tuple[OriginNumber, Node]],
+        earlier: Collection[OriginNumber] = (),
+        sizes: Collection[OriginNumber] = (),
     ) -> tuple[set[OriginNumber], set[Node]]:
         """Return the origins whose differences reach a result, and all nodes that lead to a result.
 
@@ -75,6 +82,8 @@ class Effects:
 
         origins: origins where the programs are built differently, each with its node
         earlier: origins whose differences reached a result in an earlier step
+        sizes: origins at inputs of other sizes, such as parts of a batch. They reach only results that no other origin
+            explains
         """
         edges = [(node, follower) for node in self._nodes() for follower in self._followers(node)]
         first = _leading(edge for edge in edges if not self._is_crossing(*edge))
@@ -86,8 +95,14 @@ class Effects:
             if node in first and not follows:
                 proven.add(number)
         leading = _leading(edge for edge in edges if not (self._is_crossing(*edge) and self._causes(edge[1]) & proven))
+        others = proven - {*sizes}
+        alone = _leading(edge for edge in edges if edge[1] is not None or not self._causes(edge[0]) & others)
         reached = {
-            number for number, node in origins if node in leading and not (self._causes(node) - {number}) & proven
+            number
+            for number, node in origins
+            if node in leading
+            and not (self._causes(node) - {number}) & proven
+            and (number not in sizes or node in alone)
         }
         return reached, leading
 
@@ -146,8 +161,23 @@ class Effects:
             if any(self._is_last(side, record) for record in records) or not flow.operators[position].outputs:
                 yield None
             yield from self._node(side, position, records)
-        if not is_read:
+        if not is_read and not self._is_sum_of_both(side, operator, output):
             yield None
+
+    def _is_sum_of_both(self, side: int, operator: Operator, output: Record) -> bool:
+        """Return True if an unread sum agrees with an unread sum of the other side.
+
+        A program that divides a batch into parts adds up more terms. So its last sum has a partner which is no pair.
+        """
+        if not any(unread is output for _, unread in self._unread[side]):
+            return False
+        has_pair = operator.position in self.partners[side]
+        sums = [
+            (output, unread) if side == 0 else (unread, output)
+            for position, unread in self._unread[1 - side]
+            if not (has_pair and position in self.partners[1 - side])
+        ]
+        return any(self.agree(a, b) for a, b in sums if a.shape == b.shape and a.dtype == b.dtype)
 
     def _node(self, side: int, position: int, records: Sequence[Record]) -> Iterator[Optional[Node]]:
         """Yield the node of a reader, unless its outputs agree.
@@ -165,10 +195,20 @@ class Effects:
             yield None
 
     def _is_last(self, side: int, record: Record) -> bool:
-        """Return True for the last record of a parameter, its gradient or state."""
+        """Return True for the last record of a parameter, its gradient or state, unless it agrees on both sides."""
         if record.parameter is not None:
-            return self._last[side].get(record.parameter) is record
+            return self._last[side].get(record.parameter) is record and not self._ends_alike(record.parameter)
         return id(record) in self._updates[side]
+
+    def _ends_alike(self, name: str) -> bool:
+        """Return True if the last values of a parameter, its gradient or state agree.
+
+        A program that divides a batch into parts adds up gradients, so these last values may be in no pair.
+        """
+        if name not in self._alike:
+            a, b = (last.get(name) for last in self._last)
+            self._alike[name] = a is not None and b is not None and a.shape == b.shape and self.agree(a, b)
+        return self._alike[name]
 
 
 def _leading(edges: Iterable[tuple[Node, Optional[Node]]]) -> set[Node]:
@@ -187,6 +227,16 @@ def _leading(edges: Iterable[tuple[Node, Optional[Node]]]) -> set[Node]:
                 leading.add(source)
                 waiting.append(source)
     return leading
+
+
+def _unread_sums(flow: DataFlow) -> list[tuple[int, Record]]:
+    """Return the results of additions outside of the backward pass that no operator reads, each with its position."""
+    return [
+        (operator.position, output)
+        for operator, readers in zip(flow.operators, flow.readers)
+        if operator_class(operator.op_type) in ("add", "sum") and operator.phase != "backward" and not readers
+        for output in operator.outputs
+    ]
 
 
 def _last_of_parameters(flow: DataFlow) -> dict[str, Record]:

@@ -259,17 +259,21 @@ class InputJudge:
             sources = [*shards.why_different(pair.actual, pair.reference), *sources]
         label = f"{pair.record.label}{name and f' ({name})'}"
         evidence = [f"{label}: {pair.reason}", *sources, *self._state.unreadable_evidence()]
+        joined: tuple[Any, ...] = (kind, reference.step, None if kind == "parameter" else match.reference.position)
         if is_of_module(reference) and kind == "parameter":
             # Functions that are not recorded may run between the output of one module and the input of the next.
             kind = "unknown"
-            evidence.append(NOT_RECORDED)
+            gradient = self._state.outer_gradient(match)
+            if gradient is None:
+                evidence.append(NOT_RECORDED)
+            else:
+                pair, evidence, joined = gradient.pair, gradient.evidence, gradient.joined
         if kind == "wiring" and not hidden:
             earlier = self._state.wirings.get((match.reference.op_name, tuple(sources)))
             if earlier is not None:
                 self._state.drafts[earlier].explains += 1
                 self._state.rebuilt.append((earlier, match.reference.position))
                 return earlier
-        joined: tuple[Any, ...] = (kind, reference.step, None if kind == "parameter" else match.reference.position)
         if kind == "wiring" and match.reference.source:
             # Operators of one source line are one change of the program, even if several layers run the line.
             joined = (kind, match.reference.source, match.reference.op_type)

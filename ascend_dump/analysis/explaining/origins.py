@@ -65,8 +65,12 @@ class Draft:
         self.settled = False
         #: True if the output of its operator, or of a module around it, agrees.
         self.ends_in_module = False
+        #: The number of differences that it had explained when an output of a module around it agreed last.
+        self.explained_inside = 0
         #: False if its differences end before any result of the program; None if that is not known.
         self.reaches_results: Optional[bool] = None
+        #: True if statistics prove that another argument changed a result: later ones that agree do not disprove it.
+        self.is_proven = False
         self.first_seen = first_seen
         self.joined = joined
         self.arguments = arguments
@@ -96,9 +100,19 @@ class Draft:
     @property
     def is_of_structure(self) -> bool:
         """True if the programs are built differently there, or read data of another shape, such as parts of a batch."""
-        if self.kind in ("input", "wiring") and self.reshaped:
+        if self.is_of_size or (self.kind == "wiring" and self.reshaped):
             return True
         return self.kind in ("structure", "wiring") or (self.hidden and self.kind == "unknown")
+
+    @property
+    def is_of_size(self) -> bool:
+        """True if the data have another size on both sides, such as parts of a batch."""
+        return self.kind == "input" and self.reshaped
+
+    @property
+    def may_end(self) -> bool:
+        """True if it is dropped once all its differences end before a result of the program."""
+        return self.is_of_structure and not self.is_proven
 
     @property
     def is_of_input(self) -> bool:
@@ -111,7 +125,7 @@ class Draft:
 
     @property
     def is_reported(self) -> bool:
-        if self.reaches_results is False or (self.ends_in_module and not self.explains):
+        if self.reaches_results is False or (self.ends_in_module and self.explains <= self.explained_inside):
             return False
         if self.changes_values or self.is_certain:
             return True

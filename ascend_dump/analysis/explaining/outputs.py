@@ -127,6 +127,9 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
                 state.local.add(a, b)
             return replace(pair, verdict="unmatched", reason=reason)
     operators.causes |= state.modules.of_output(b)
+    if not operators.causes and is_of_module(b):
+        # A gradient is a sum over the modules that read the tensor: one of them may run backward on one side only.
+        operators.causes |= {made.stretch.number for made in state.stretches.makers(difference.contents)}
     causes = frozenset(operators.causes or operators.noise_causes)
     if causes:
         explain(pair, state.drafts.of(causes))
@@ -154,7 +157,10 @@ def _undefined(
     if reason is not None:
         pair = replace(pair, verdict="noise", reason=f"no defined value: {reason}", undefined=reason, measure=None)
         evidence = [f"{pair.record.label}: {pair.reason}"]
-        causes = frozenset({state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))})
+        # A difference of the inputs explains the elements that have a value, and whatever is computed from them.
+        causes = frozenset(operators.causes) or frozenset(
+            {state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))}
+        )
     elif state.drafts.are_undefined(operators.causes) and _copies_values(operator.function):
         pair = replace(pair, verdict="noise", explained=True, reason=FOLLOWS_UNDEFINED)
         causes = frozenset(operators.causes)
@@ -264,7 +270,9 @@ def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> Origin
         state.drafts[number].explains += 1
     state.arguments.add_origin(reference, arguments, operators.is_replaced, number)
     # If statistics agree further on, the difference may still go on: an argument that changes a result is an origin.
-    is_of_argument = bool(arguments) and pair.measure is not None and pair.measure.at is None
+    computes_values = pair.has_one_shape and not is_view(reference.op_type)
+    is_of_argument = bool(arguments) and computes_values and pair.measure is not None and pair.measure.at is None
+    state.drafts[number].is_proven |= is_of_argument
     if state.drafts[number].kind == "structure" and not is_of_argument:
         state.rebuilt.append((number, reference.position))
     return number
@@ -286,7 +294,11 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         evidence.append(_SAME_STATE if has_same_state else _OTHER_STATE)
     evidence += inputs.evidence
     of_module = is_of_module(pair.record)
-    if of_module and kind == "compute":
+    outer = state.outer_gradient(match) if of_module else None
+    if outer is not None:
+        kind, pair = "unknown", outer.pair
+        evidence = outer.evidence
+    elif of_module and kind == "compute":
         kind = "unknown"
         evidence.append(NOT_RECORDED)
     if kind == "unknown":
@@ -296,7 +308,7 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
     evidence += _others_between(match)
     evidence += _of_ranks(state, pair)
     texts = [argument.text for argument in arguments]
-    joined = _call_key(match.reference, texts) if texts else None
+    joined = _call_key(match.reference, texts) if texts else None if outer is None else outer.joined
     is_proven = False
     found = cause_between_frameworks(match, operators.inputs, pair, state.moved_axes) if kind in _UNEXPLAINED else None
     if found is not None and (kind != "unknown" or found.is_other_source):
@@ -360,10 +372,21 @@ def _origin_kind(operators: OperatorPair, pair: Pair, inputs: InputEvidence, has
     if inputs.may_differ:
         return "unknown"
     measure = pair.measure
+    if inputs.statistics_agree and _is_quotient_of_update(operators.match.reference):
+        return "amplification"
     if not inputs.noise or inputs.statistics_agree or measure is None or measure.nonfinite:
         return "compute"
     enlarges = may_enlarge_errors(operators.match.reference.function)
     return "amplification" if enlarges and measure.rel_l2 < _COMPUTE * inputs.largest_error else "compute"
+
+
+def _is_quotient_of_update(operator: Operator) -> bool:
+    """Return True for a division outside of modules and passes, such as that of Adam.
+
+    Adam divides a gradient by its size. So rounding in a tiny gradient, which statistics do not show, changes a step.
+    """
+    is_of_update = operator.phase not in ("forward", "backward") and not operator.module
+    return is_of_update and operator_class(operator.op_type).removeprefix("_foreach_") in ("addcdiv", "div")
 
 
 def _copies_values(function: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.explaining.changed_arguments import ChangedArguments
 from ascend_dump.analysis.explaining.effects import Node
@@ -15,6 +15,7 @@ from ascend_dump.analysis.explaining.moved_axes import MovedAxes
 from ascend_dump.analysis.explaining.origins import Drafts, add_effect
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import Border, EnteredStretch, MadeInside, Stretches
+from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.verdict import Rules
@@ -40,6 +41,8 @@ __all__ = [
     "extent",
 ]
 
+OF_MODEL = "it is the gradient of an output of the model: the cause is in the loss, or where its gradient is scaled"
+OF_MODULE = "it is the gradient of an output of the module: the cause is in a function that reads this output"
 #: The reasons of differences that follow from known ones.
 FOLLOWS = "follows from an earlier difference"
 FOLLOWS_ROUNDING = "follows from earlier rounding"
@@ -98,6 +101,21 @@ class OperatorPair:
         return any(self.match.unpaired_inputs) and not any(map(is_compared, self.inputs))
 
 
+class OuterGradient(NamedTuple):
+    """The gradient of an output of the model or of a module, as an origin. For its fields see `Draft`."""
+
+    pair: Pair
+    evidence: list[str]
+    joined: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, pair: Pair, more_evidence: Sequence[str]) -> OuterGradient:
+        record = pair.record
+        text = OF_MODULE if record.module else OF_MODEL
+        evidence = [f"{record.label}: {pair.reason}", text, *more_evidence]
+        return cls(pair, evidence, (text, record.module, record.index))
+
+
 @dataclass
 class RankState:
     """The state of the walk over one rank.
@@ -109,6 +127,7 @@ class RankState:
     local       results of one rank of several that correspond to no tensor of the other side
     moved_axes  tensors with another order of axes in the other framework
     unreadable  number of unreadable records so far
+    wiring      the sources of all inputs of the step
     """
 
     rules: Rules
@@ -127,6 +146,7 @@ class RankState:
     local: LocalResults = field(default_factory=LocalResults)
     moved_axes: MovedAxes = field(default_factory=MovedAxes)
     unreadable: int = 0
+    wiring: Optional[Wiring] = None
 
     @property
     def has_parts(self) -> bool:
@@ -143,6 +163,29 @@ class RankState:
         transformation = "cast" if difference.cast else difference.layout
         how, confidence = ("border", 0.95) if match is None else (match.how, match.confidence)
         return difference, Pair(a, b, how, confidence, verdict, reason, transformation, difference.measure)
+
+    def agree(self, a: Record, b: Record) -> bool:
+        """Return True if two tensors are equal, or differ no more than rounding in this program explains."""
+        difference, _ = self.compare(None, a, b)
+        if not difference.has_values:
+            return difference.verdict == "equal"
+        return self.judge.of_input(a, b, difference, self.known.largest)[0] in ("noise", "undecided")
+
+    def outer_gradient(self, match: Match) -> Optional[OuterGradient]:
+        """Return the differing gradient that enters the outermost module around a module; None if there is none.
+
+        It is recorded later than the gradients inside, but made earlier. match: of dumps of `level="module"`
+        """
+        for calls in () if self.wiring is None else self.wiring.enclosing_backward(match):
+            sides = [{record.index: record for record in operator.inputs} for operator in calls]
+            for index, b in sides[1].items():
+                difference, pair = self.compare(match, sides[0].get(index), b)
+                if pair.actual is None or difference.measure is None or difference.verdict != "different":
+                    continue
+                verdict, reason = self.judge.of_input(pair.actual, b, difference, self.known.largest)
+                if verdict == "different":
+                    return OuterGradient.of(replace(pair, verdict=verdict, reason=reason), self.unreadable_evidence())
+        return None
 
     def is_cast(self, difference: Difference) -> bool:
         """Return True if an input has another type because one program casts it, as autocast does."""

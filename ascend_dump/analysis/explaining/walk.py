@@ -26,7 +26,7 @@ from ascend_dump.analysis.explaining.rank_state import OperatorPair, RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
 from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside
 from ascend_dump.analysis.explaining.wiring import Wiring
-from ascend_dump.analysis.judging.input_noise import NO_ORIGINS
+from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.verdict import Rules
@@ -37,6 +37,7 @@ from ascend_dump.analysis.operators.properties import COPIES, writes
 from ascend_dump.analysis.pairing.data_flow import has_storages
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.analysis.pairing.stretches import Stretch
+from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.reading import Record
 
@@ -102,7 +103,7 @@ class Divergence:
         state.local.begin_step()
         #: By position in the reference: paired operators of which a tensor differs.
         self._differing: dict[int, Differing] = {}
-        self._wiring = wiring
+        self._wiring = state.wiring = wiring
         #: Identities of pairs that differ, although everything that is computed from them agrees.
         self._ending: set[int] = set()
         self._inputs = InputJudge(state, reference, wiring)
@@ -201,10 +202,12 @@ class Divergence:
         state, wiring = self._state, self._wiring
         if not state.rebuilt or wiring is None or not has_storages(*(flow.operators for flow in wiring.flows)):
             return
-        effects = Effects(wiring.flows, wiring.partners, self._differing, state.stretches.by_operator())
-        origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].is_of_structure]
+        stretches = state.stretches.by_operator()
+        effects = Effects(wiring.flows, wiring.partners, self._differing, stretches, state.agree)
+        origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].may_end]
         earlier = {number for number, _ in state.rebuilt if state.drafts[number].reaches_results}
-        reached, leading = effects.of(origins, earlier)
+        sizes = {number for number, _ in origins if state.drafts[number].is_of_size}
+        reached, leading = effects.of(origins, earlier, sizes)
         ending = {number for number, _ in origins} - reached
         for number, node in origins:
             state.drafts[number].add_reach(number in reached)
@@ -306,6 +309,7 @@ class Divergence:
             ended |= state.modules.end(record, causes - ended, agrees=agrees)
             for draft in state.drafts.of(ended):
                 draft.settled = draft.ends_in_module = True
+                draft.explained_inside = draft.explains
 
     def _broken_pairs(self, match: Match) -> Iterator[Pair]:
         """Yield pairs of the unreadable records, each once in a step: an operator may be in several matches."""
@@ -331,6 +335,22 @@ class Divergence:
             self._last_updates.append(draft)
         return draft
 
+    def _lost_gradient(self, side: int, operator: Operator, stretch: Stretch) -> Optional[OriginNumber]:
+        """Return the origin at a detach because of which one side computes nothing in a stretch of the backward pass.
+
+        That side may make zeros there. Returns None if both sides compute.
+
+        side, operator: the first operator of the stretch
+        """
+        computing = [next(filter(computes, operators), None) for operators in stretch.operators]
+        if not stretch.operators[1 - side]:
+            computing[side] = operator
+        if (computing[0] is None) == (computing[1] is None):
+            return None
+        lacking = 0 if computing[0] is None else 1
+        first = computing[1 - lacking]
+        return None if first is None else self._state.arguments.lost_gradient(1 - lacking, first)
+
     def _enter_stretch(self, side: int, operator: Operator, outputs: Sequence[Pair]) -> None:
         """Note an operator that only one side runs, with its inputs and outputs."""
         state = self._state
@@ -338,7 +358,7 @@ class Divergence:
         entered = state.stretches.entered(stretch)
         if entered is None:
             is_alone = not stretch.operators[1 - side]
-            lost = state.arguments.lost_gradient(side, operator) if is_alone else None
+            lost = self._lost_gradient(side, operator, stretch)
             number = (
                 state.arguments.stretch_origin(side, operator, state.drafts, self._draft_of(side, stretch))
                 if lost is None

@@ -74,13 +74,49 @@ class Wiring:
         if roots[0] is None or roots[1] is None:
             return False, []
         if roots[0].position == roots[1].position == OUTSIDE:
-            return False, [NOT_WRITTEN]
+            parameters = self._parameters(a, b)
+            if parameters is None:
+                return False, [NOT_WRITTEN]
+            return True, [f"reads {parameters[0]} here, {parameters[1]} in the reference"]
         names = [self._name(side, source) for side, source in enumerate(sources) if source is not None]
         if self.partners[0].get(roots[0].position) == roots[1].position and roots[0].output == roots[1].output:
             if layout_of(a) != layout_of(b):
                 return True, [f"reads another part of {names[0]} than in the reference, or its axes in another order"]
             return False, [f"made by {names[0]}, and changed since by something that is not recorded"]
         return True, [f"reads {names[0]} here, {names[1]} in the reference"]
+
+    def enclosing_backward(self, match: Match) -> list[tuple[Operator, Operator]]:
+        """Return the backward calls of the modules around a module, in dumps of `level="module"`, outermost first.
+
+        They are recorded later, but the gradients that they read are made earlier than those inside.
+        """
+        module = match.reference.module or ""
+        if match.reference.phase != "backward" or not module:
+            return []
+        calls: dict[str, tuple[Operator, Operator]] = {}
+        actual = {
+            position: operator
+            for operator in self._operators[0]
+            if (position := self._partner_of(operator)) is not None
+        }
+        for operator in self._operators[1][match.reference.position + 1 :]:
+            outer, partner = operator.module or "", actual.get(operator.position)
+            is_around = not outer or module.startswith(f"{outer}.")
+            if is_around and partner is not None and operator.phase == "backward" and any(operator.inputs):
+                calls.setdefault(outer, (partner, operator))
+        return [calls[outer] for outer in sorted(calls, key=len)]
+
+    def _partner_of(self, operator: Operator) -> Optional[int]:
+        return self.partners[0].get(operator.position)
+
+    def _parameters(self, a: Record, b: Record) -> Optional[tuple[str, str]]:
+        """Return the names of two parameters that both programs have; None if one is unknown or both are the same."""
+        storages = [storage_of(record) or (-1,) for record in (a, b)]
+        name_a, name_b = (names.get(storage[0], "") for names, storage in zip(self._names, storages))
+        if not name_a or not name_b or name_a == name_b:
+            return None
+        is_of_both = name_a in self._names[1].values() and name_b in self._names[0].values()
+        return (name_a, name_b) if is_of_both else None
 
     def states_written(self, side: int, operators: Sequence[Operator]) -> list[Record]:
         """Return the outputs with which operators of one side (0: actual) update tensors that are older than the step.

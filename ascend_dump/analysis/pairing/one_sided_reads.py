@@ -35,17 +35,17 @@ def one_sided_read(
     None is returned if both sides read such tensors, or if the paired operator itself reads it.
     """
     candidates = [
-        [read for read in reads if read.maker not in made and _is_evidence(graph, read, others)]
-        for graph, reads, others, made in zip(sides, unpaired, unpaired[::-1], pieces)
+        [read for read in reads if read.maker not in parts and _is_evidence(graph, read, reads_across)]
+        for graph, reads, reads_across, parts in zip(sides, unpaired, unpaired[::-1], pieces)
     ]
     if bool(candidates[0]) == bool(candidates[1]):
         return None
     side = 0 if candidates[0] else 1
     graph, position = sides[side], positions[side]
-    own = {position, *graph.before(position)}
+    leading = {position, *graph.before(position)}
     for read in candidates[side]:
         reader = graph.reader_of(read.record)
-        if reader is not None and reader not in own and graph.operators[reader].outputs:
+        if reader is not None and reader not in leading and graph.operators[reader].outputs:
             return OneSided(side == 0, graph.operators[reader].outputs[0], read.record)
     return None
 
@@ -59,10 +59,10 @@ def other_source(
 
     Arguments: as of `one_sided_read`. None is returned if it is not one tensor on each side, or of another size.
     """
-    made = [[read for read in reads if read.maker is not None and _size(read) > 1] for reads in unpaired]
-    if not len(made[0]) == len(made[1]) == 1:
+    computed = [[read for read in reads if read.maker is not None and _size(read) > 1] for reads in unpaired]
+    if not len(computed[0]) == len(computed[1]) == 1:
         return None
-    read_a, read_b = made[0][0], made[1][0]
+    read_a, read_b = computed[0][0], computed[1][0]
     if _size(read_a) != _size(read_b) or (read_a.maker in pieces[0] and read_b.maker in pieces[1]):
         return None
     names = [
@@ -71,13 +71,13 @@ def other_source(
     return OtherSource((read_a.record, read_b.record), (names[0], names[1]))
 
 
-def _is_evidence(graph: ProgramGraph, read: Read, others: Sequence[Read]) -> bool:
+def _is_evidence(graph: ProgramGraph, read: Read, reads_across: Sequence[Read]) -> bool:
     """Return True if the other side has no tensor that may be this one.
 
     A tensor that no operator made may be a constant, so its reader has to be an addition to a computed tensor.
     """
     size = _size(read)
-    if size < 2 or any(_size(other) == size for other in others):
+    if size < 2 or any(_size(read_across) == size for read_across in reads_across):
         return False
     if read.maker is not None:
         return True
@@ -86,7 +86,7 @@ def _is_evidence(graph: ProgramGraph, read: Read, others: Sequence[Read]) -> boo
         return False
     tensor = output_of(reader, read.record)
     is_mask = tensor is None or tensor.fills > 0 or not tensor.norm
-    return not is_mask and any(other.maker is not None for other in graph.reads(reader))
+    return not is_mask and any(operand.maker is not None for operand in graph.reads(reader))
 
 
 def _size(read: Read) -> int:

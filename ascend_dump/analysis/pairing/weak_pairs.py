@@ -13,9 +13,10 @@ from typing import Optional
 
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.names import is_source, is_view
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, InputSource, Made
+from ascend_dump.reading import Record
 
 __all__ = ["Node", "Partners", "computes", "exits", "is_crossed", "settled", "unpaired_components"]
 
@@ -150,6 +151,8 @@ class _Candidates:
         self._names = [
             {record.parameter for operator in flow.operators for record in operator.records} for flow in flows
         ]
+        #: For each side, by the number of a storage: the name of the parameter in it. Views of it have no name.
+        self._stored = [_stored_names(flow) for flow in flows]
 
     def add(self, position_a: int, position_b: int) -> bool:
         """Add a pair to the partners if its inputs or its module confirm it; return True if they do."""
@@ -192,16 +195,20 @@ class _Candidates:
             and not self.are_of_other_parameters(made_a.position, made_b.position)
         )
 
+    def _name(self, side: int, record: Record) -> str:
+        """Return the name of the parameter that a record is, or is a view of; "" for other tensors."""
+        return record.parameter or self._stored[side].get((storage_of(record) or (-1,))[0], "")
+
     def are_of_other_parameters(self, position_a: int, position_b: int) -> bool:
         """Return True if two operators update different parameters.
 
         Names decide if both programs have a parameter of this name; else shapes.
         """
         records = [
-            [record for record in flow.operators[position].records if record.parameter]
-            for flow, position in zip(self._flows, (position_a, position_b))
+            [record for record in flow.operators[position].records if self._name(side, record)]
+            for side, (flow, position) in enumerate(zip(self._flows, (position_a, position_b)))
         ]
-        names = [{record.parameter for record in side} for side in records]
+        names = [{self._name(side, record) for record in of_side} for side, of_side in enumerate(records)]
         if not all(names) or names[0] & names[1]:
             return False
         both_have = names[0] & self._names[1] or names[1] & self._names[0]
@@ -249,6 +256,11 @@ def unpaired_components(flows: Flows, partners: Partners) -> Components:
         for node in makers[1:]:
             components.join(makers[0], node)
     return components
+
+
+def _stored_names(flow: DataFlow) -> dict[int, str]:
+    records = (record for operator in flow.operators for record in operator.records if record.parameter)
+    return {storage[0]: record.parameter or "" for record in records if (storage := storage_of(record)) is not None}
 
 
 def exits(flows: Flows, partners: Partners) -> Iterator[tuple[list[Node], tuple[int, int]]]:

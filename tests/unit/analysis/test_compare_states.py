@@ -102,3 +102,12 @@ def test_a_product_out_of_place_that_loses_the_state_is_one_origin(tmp_path: Pat
     assert origin.kind == "wiring"
     assert any(text.startswith("with it: ") for text in origin.evidence)
     assert any(text.startswith("reads a tensor from outside here, add_") for text in origin.evidence)
+
+
+def test_updates_that_one_side_alone_records_are_not_compared(tmp_path: Path) -> None:
+    actual = train(tmp_path / "actual", lambda network, state: None, steps="0")
+    found = ascend_dump.compare(
+        actual, train(tmp_path / "reference", lambda network, state: descend(network), steps="0")
+    )
+    assert found.origins == ()
+    assert found.aligned == ("not compared: updates of 4 parameters, which only the reference records",)

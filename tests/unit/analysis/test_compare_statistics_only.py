@@ -128,3 +128,34 @@ def test_a_norm_by_hand_has_no_origin(tmp_path: Path) -> None:
     comparison = compared(tmp_path, by_hand)
     assert not comparison.origins
     assert comparison.verdict in ("noise", "undecided")
+
+
+class Generator(nn.Module):
+    """A layer whose output is taken for images; `turn` changes the order of their elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.out = nn.Linear(WIDTH, 4 * 9), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 3, 1, 1)
+        self.turn = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.up(x)
+        images = h.view(-1, 9, 4).transpose(1, 2).reshape(-1, 4, 3, 3) if self.turn else h.view(-1, 4, 3, 3)
+        return self.out(self.norm(images).relu())
+
+
+def dump_images(path: Path, *, turn: bool) -> Path:
+    torch.manual_seed(0)
+    network = Generator()
+    network.turn = turn
+    with ascend_dump.capture(network, path=path, mode="all", data="stats", quiet=True):
+        network(torch.randn(4, WIDTH)).square().mean().backward()
+    return path
+
+
+def test_elements_in_another_order_and_shape_are_the_origin_of_what_a_norm_returns(tmp_path: Path) -> None:
+    found = ascend_dump.compare(
+        dump_images(tmp_path / "actual", turn=True), dump_images(tmp_path / "reference", turn=False)
+    )
+    assert found.origins[0].kind == "wiring"
+    assert found.origins[0].module == ""

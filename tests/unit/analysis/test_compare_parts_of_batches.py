@@ -1,0 +1,162 @@
+"""Trainings that differ in a loss, in a factor, or in the number of parts of a batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+import ascend_dump
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+functional = torch.nn.functional
+
+CLASSES, LENGTH, WIDTH = 5, 8, 8
+
+
+class Network(torch.nn.Module):
+    """An encoder layer of PyTorch beside a scaled feed-forward layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 0.5
+        self.up, self.norm = torch.nn.Linear(WIDTH, WIDTH), torch.nn.LayerNorm(WIDTH)
+        self.encoder = torch.nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True)
+        self.head = torch.nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.encoder(self.norm(x + self.factor * functional.silu(self.up(x)))))
+
+
+def ctc(logits: Any, targets: Any, reduction: str = "mean") -> Any:
+    scores = logits.log_softmax(-1).transpose(0, 1)
+    lengths = torch.full((len(targets),), LENGTH), torch.full((len(targets),), targets.shape[1])
+    return functional.ctc_loss(scores, targets, *lengths, reduction=reduction)
+
+
+def train(
+    path: Path,
+    change: Callable[[Any], object] = lambda network: None,
+    *,
+    loss: Callable[[Any, Any], Any] = ctc,
+    parts: int = 1,
+    rate: float = 0.01,
+    **settings: Any,
+) -> Path:
+    torch.manual_seed(0)
+    network = Network()
+    change(network)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=rate, foreach=False)
+    torch.manual_seed(1)
+    with ascend_dump.capture(network, path=path, mode="all", quiet=True, options={"step": "optimizer"}, **settings):
+        for _ in range(2):
+            batch, targets = torch.randn(4, LENGTH, WIDTH), torch.randint(1, CLASSES, (4, 3))
+            total = 0.0
+            for x, y in zip(batch.chunk(parts), targets.chunk(parts)):
+                term = loss(network(x), y) / parts
+                term.backward()
+                total = total + term.detach()
+            optimizer.step()
+            optimizer.zero_grad()
+    return path
+
+
+def test_another_factor_is_the_origin_though_later_statistics_agree(tmp_path: Path) -> None:
+    actual = train(tmp_path / "actual", lambda network: setattr(network, "factor", 1.0), data="stats")
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", data="stats"))
+    assert (found.origins[0].kind, found.origins[0].pair.record.op_type) == ("structure", "aten::mul")
+    assert "other: 1.0 here, 0.5 in the reference" in found.origins[0].evidence
+
+
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+def test_a_difference_before_a_loss_with_undefined_elements_explains_its_gradients(tmp_path: Path, data: str) -> None:
+    actual = train(tmp_path / "actual", lambda network: setattr(network.norm, "eps", 0.5), data=data)
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", data=data))
+    [origin] = found.origins
+    assert origin.module == "norm"
+
+
+def test_another_reduction_is_one_origin_at_the_output_of_the_model(tmp_path: Path) -> None:
+    actual = train(tmp_path / "actual", loss=lambda a, b: ctc(a, b, "sum"), level="module")
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", level="module"))
+    [origin] = found.origins
+    assert (origin.module, origin.pair.record.op_name, origin.step) == ("", "backward_0", 0)
+    assert any("gradient of an output of the model" in line for line in origin.evidence)
+
+
+def square(logits: Any, _: Any) -> Any:
+    return logits.square().mean()
+
+
+def test_a_batch_in_parts_is_no_origin(tmp_path: Path) -> None:
+    actual = train(tmp_path / "actual", loss=square, parts=2)
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", loss=square))
+    assert found.origins == ()
+    assert "different" not in found.counts
+
+
+def test_a_sum_of_losses_that_is_wrong_is_an_origin(tmp_path: Path) -> None:
+    actual = train(tmp_path / "actual", loss=lambda a, b: 2 * square(a, b), parts=2)
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", loss=square))
+    assert found.origins
+
+
+def test_operators_between_two_steps_are_not_called_equal(tmp_path: Path) -> None:
+    found = ascend_dump.compare(train(tmp_path / "actual"), train(tmp_path / "reference"))
+    assert (found.verdict, found.origins) == ("equal", ())
+    [note] = found.aligned
+    assert "operators between a step of the optimizer and the next call of the model" in note
+    wrong = ascend_dump.compare(train(tmp_path / "wrong", rate=0.02), train(tmp_path / "right"))
+    assert wrong.origins
+    assert not wrong.aligned
+
+
+class Recurrent(torch.nn.Module):
+    """A cell of PyTorch that is called for each element of a sequence. `cut` detaches its state once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = torch.nn.LSTMCell(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 2)
+        self.cut = self.by_hand = False
+
+    def called(self, x: Any, state: Any) -> Any:
+        if not self.by_hand:
+            return self.cell(x, state)
+        cell = self.cell
+        gates = x @ cell.weight_ih.t() + cell.bias_ih + state[0] @ cell.weight_hh.t() + cell.bias_hh
+        i, f, g, o = gates.chunk(4, -1)
+        c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+    def forward(self, x: Any) -> Any:
+        state = torch.zeros(len(x), WIDTH), torch.zeros(len(x), WIDTH)
+        results = []
+        for position in range(x.shape[1]):
+            state = self.called(x[:, position], state)
+            if self.cut and position == 2:
+                state = state[0].detach(), state[1]
+            results.append(state[0])
+        return self.head(torch.stack(results, 1))
+
+
+def run_recurrent(path: Path, *, cut: bool = False, by_hand: bool = False, **settings: Any) -> Path:
+    torch.manual_seed(0)
+    network = Recurrent()
+    network.cut, network.by_hand = cut, by_hand
+    with ascend_dump.capture(network, path=path, mode="all", quiet=True, **settings):
+        network(torch.randn(3, 5, WIDTH)).square().mean().backward()
+    return path
+
+
+def test_a_state_that_is_detached_is_the_origin_of_lost_gradients(tmp_path: Path) -> None:
+    found = ascend_dump.compare(run_recurrent(tmp_path / "actual", cut=True), run_recurrent(tmp_path / "reference"))
+    assert (found.origins[0].module, found.origins[0].pair.record.op_type) == ("", "aten::detach")
+
+
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+def test_two_parameters_of_one_shape_are_no_pair(tmp_path: Path, data: str) -> None:
+    actual = run_recurrent(tmp_path / "actual", by_hand=True, data=data)
+    found = ascend_dump.compare(actual, run_recurrent(tmp_path / "reference", data=data))
+    assert "parameter" not in {origin.kind for origin in found.origins}
