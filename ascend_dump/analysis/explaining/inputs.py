@@ -252,10 +252,11 @@ class InputJudge:
         *,
         hidden: bool = False,
     ) -> OriginNumber:
-        name = self._wiring.parameter(pair.record) if kind == "parameter" and self._wiring is not None else ""
+        name = pair.record.parameter or reference.parameter or ""
+        if not name and kind == "parameter" and self._wiring is not None:
+            name = self._wiring.parameter(pair.record)
         shards = self._state.differences.shards
         if shards is not None and pair.actual is not None and pair.reference is not None:
-            name = pair.record.parameter or reference.parameter or ""
             sources = [*shards.why_different(pair.actual, pair.reference), *sources]
         label = f"{pair.record.label}{name and f' ({name})'}"
         evidence = [f"{label}: {pair.reason}", *sources, *self._state.unreadable_evidence()]

@@ -82,7 +82,8 @@ class Draft:
     def add_border(self, pair: Pair) -> None:
         """Note a tensor that left the stretch of this draft, and that differs because of the stretch."""
         if not self.has_border:
-            self.evidence.append(f"its result differs, read as {pair.record.label}: {pair.reason}")
+            name = pair.record.parameter
+            self.evidence.append(f"its result differs, read as {pair.record.label}{name and f' ({name})' or ''}: {pair.reason}")
         self.has_border = self.changes_values = True
 
     def add_unknown(self, pair: Pair) -> None:

@@ -66,7 +66,7 @@ class Replicas:
                 if is_update:
                     call = self._call(members) if call is None else call
                     self._updates.add(record, call, members)
-                if placed is None and (not is_parameter or _is_view_outside(record)):
+                if placed is None and (not is_parameter or _is_view_outside(record) or _is_sent(record)):
                     continue
                 part = () if placed is None else _replicated(placed, record.rank)
                 content = None if part is None else content_of_record(record)
@@ -101,19 +101,59 @@ class Replicas:
         """Yield the first tensor of each rank that differs from the others; later ones follow from it."""
         reported: set[int] = set()
         equal: dict[Hashable, bool] = {}
-        for key, copies in sorted(self._of_launches().items(), key=lambda item: _moment(item[1])):
+        ordered = sorted(self._of_launches().items(), key=lambda item: _moment(item[1]))
+        averaged = self._averaged([copies for _, copies in ordered])
+        for key, copies in ordered:
             same_in_each_step = key[:2] + key[3:]
-            if len({copy.content for copy in copies.values()}) < 2:
+            if _are_equal(copies):
                 if len(copies) > 1 and not equal.get(same_in_each_step):
                     equal[same_in_each_step] = not is_constant(next(iter(copies.values())).record)
                 continue
-            copies, kind = self._replicas_of(copies, equal.get(same_in_each_step))
+            if averaged and not any(copy.is_placed for copy in copies.values()):
+                copies, kind = self._beside_averaged(copies, equal.get(same_in_each_step), averaged)
+            else:
+                copies, kind = self._replicas_of(copies, equal.get(same_in_each_step))
             groups = _groups({rank: copy.content for rank, copy in copies.items()})
             if len(groups) < 2 or not reported.isdisjoint(rank for group in groups[1:] for rank in group):
                 continue
             findings = list(self._findings(copies, groups, kind))
             reported.update(rank for group in groups[1:] for rank in group if findings)
             yield from findings
+
+    def _averaged(self, ordered: Sequence[Mapping[int, _Copy]]) -> dict[str, tuple[int, int]]:
+        """Return the parameters that differed and are equal later, with the moment since which each is equal.
+
+        Ranks that train alone for some steps and then average their parameters have such parameters.
+        """
+        differed: set[str] = set()
+        averaged: dict[str, tuple[int, int]] = {}
+        for copies in ordered:
+            record = next(iter(copies.values())).record
+            name = record.parameter or self._gradients.parameter_of(record)
+            if name is None or not _is_parameter(name) or len(copies) < 2 or name in averaged:
+                continue
+            if not _are_equal(copies):
+                differed.add(name)
+            elif name in differed and not is_constant(record):
+                averaged[name] = _moment(copies)
+        return averaged
+
+    def _beside_averaged(
+        self, copies: dict[int, _Copy], were_equal: Optional[bool], averaged: Mapping[str, tuple[int, int]]
+    ) -> tuple[dict[int, _Copy], str]:
+        """Return the copies that have to be equal if ranks average parameters from time to time; else ({}, "").
+
+        An averaged parameter differs in between, but the operator that writes the average gives equal results each
+        time. A parameter that is never averaged must not differ after others were.
+        """
+        record = next(iter(copies.values())).record
+        name = record.parameter or self._gradients.parameter_of(record) or ""
+        if name in averaged:
+            if were_equal and record.io == "output":
+                return copies, "although this operator gave all ranks one value in an earlier step"
+        elif were_equal is not None and _moment(copies) > min(averaged.values()):
+            return copies, "a parameter that they had in common before; it is not averaged as others are"
+        return {}, ""
 
     def _of_launches(self) -> dict[tuple[Hashable, ...], dict[int, _Copy]]:
         """Return the copies by launch of the program, instead of by run: ranks may name runs by different seconds."""
@@ -200,6 +240,11 @@ def _is_view_outside(record: Record) -> bool:
     return record.io == "input" and is_outside and is_view(operator_class(record.op_type))
 
 
+def _is_sent(record: Record) -> bool:
+    """Return True for an input of a collective: the call may be the one that makes the tensor equal on all ranks."""
+    return record.io == "input" and "c10d" in record.op_type
+
+
 def _is_exchange(record: Record, attrs: Mapping[str, Any]) -> bool:
     """Return True for a call that ranks use to work on parts of one model, so that they may have other parameters.
 
@@ -210,6 +255,10 @@ def _is_exchange(record: Record, attrs: Mapping[str, Any]) -> bool:
     if kind in ("all_reduce", "all_gather", "reduce_scatter"):
         return record.phase == "forward"
     return kind in ("send", "recv", "all_to_all", "scatter", "gather")
+
+
+def _are_equal(copies: Mapping[int, _Copy]) -> bool:
+    return len({copy.content for copy in copies.values()}) < 2
 
 
 def _groups(contents: Mapping[int, Hashable]) -> list[list[int]]:
