@@ -417,10 +417,11 @@ class RecordMode(TorchDispatchMode):
         """Add parameter names to the records of operators outside modules, such as the operators of an optimizer.
 
         Inside modules many operators may read the same parameter, so only its first record in a step gets its name.
+        Buffers, which each rank may change, get no name there.
         """
         of = self._session.tracker.parameter_of
         for item, tensor in zip(items, tensors):
-            if op.phase == "other" or item.line.requires_grad:
+            if op.phase == "other" or item.line.requires_grad or type(tensor) is torch.nn.Parameter:
                 item.line.parameter = of(tensor)
 
     def _conclude_collective(

@@ -83,7 +83,9 @@ class Draft:
         """Note a tensor that left the stretch of this draft, and that differs because of the stretch."""
         if not self.has_border:
             name = pair.record.parameter
-            self.evidence.append(f"its result differs, read as {pair.record.label}{name and f' ({name})' or ''}: {pair.reason}")
+            self.evidence.append(
+                f"its result differs, read as {pair.record.label}{(name and f' ({name})') or ''}: {pair.reason}"
+            )
         self.has_border = self.changes_values = True
 
     def add_unknown(self, pair: Pair) -> None:

@@ -26,11 +26,16 @@ __all__ = ["Replicas"]
 
 
 class _Copy(NamedTuple):
-    """The copy of one rank, with its content. is_placed: its placement says that it is a replica."""
+    """The copy of one rank, with its content.
+
+    is_placed  its placement says that it is a replica
+    is_frozen  it has the name of a parameter, but needs no gradient
+    """
 
     record: Record
     content: Any
     is_placed: bool
+    is_frozen: bool
 
 
 def _is_parameter(name: str) -> bool:
@@ -62,7 +67,8 @@ class Replicas:
                 self._exchanges = self._exchanges or _is_exchange(record, attrs) or self._is_averaged(record, attrs)
                 placed = Placement.of(attrs)
                 is_update = record.io == "output" and _is_parameter(record.parameter or "")
-                is_parameter = attrs.get("requires_grad") or is_update
+                is_trained = attrs.get("requires_grad") or is_update
+                is_parameter = is_trained or _is_frozen(record)
                 if is_update:
                     call = self._call(members) if call is None else call
                     self._updates.add(record, call, members)
@@ -74,7 +80,7 @@ class Replicas:
                     call = self._call(members) if call is None else call
                     tensor = (record.run, record.model, record.step, call, record.io, record.index)
                     copies = self._copies.setdefault((*tensor, record.shape, part), {})
-                    copies.setdefault(record.rank, _Copy(record, content, placed is not None))
+                    copies.setdefault(record.rank, _Copy(record, content, placed is not None, not is_trained))
 
     def _is_averaged(self, record: Record, attrs: Mapping[str, Any]) -> bool:
         """Return True for an all_reduce of a parameter: ranks that average parameters may differ until then."""
@@ -220,6 +226,10 @@ class Replicas:
                 return together, f"although the gradient of {parameter} is reduced over these ranks"
         if self._exchanges:
             return {}, ""
+        if any(copy.is_frozen for copy in copies.values()):
+            if self._gradients.any_synchronised:
+                return copies, "a parameter without a gradient, and the gradients of others are reduced"
+            return {}, ""
         if were_equal is not None and parameter is not None and self._gradients.any_synchronised:
             return (
                 copies,
@@ -238,6 +248,13 @@ def _is_view_outside(record: Record) -> bool:
     """Return True for a view outside of modules. This rank may not have received the updated parameter yet."""
     is_outside = not record.module and "/" not in record.op_name
     return record.io == "input" and is_outside and is_view(operator_class(record.op_type))
+
+
+def _is_frozen(record: Record) -> bool:
+    """Return True for a parameter that a module reads, and that needs no gradient. Buffers have no name there."""
+    return bool(
+        record.io == "input" and record.module and record.phase == "forward" and _is_parameter(record.parameter or "")
+    )
 
 
 def _is_sent(record: Record) -> bool:
@@ -280,7 +297,7 @@ def _replicated(placement: Placement, rank: int) -> Optional[tuple[Any, ...]]:
     return placement.ranks, placement.mesh, placement.axes, part
 
 
-def _moment(copies: dict[int, _Copy]) -> tuple[int, int]:
+def _moment(copies: Mapping[int, _Copy]) -> tuple[int, int]:
     record = next(iter(copies.values())).record
     return (-1 if record.step is None else record.step, record.attrs.get("seq", 0))
 
