@@ -23,6 +23,7 @@ from ascend_dump.analysis.explaining.stretches import Border
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.numerics.arrangement import are_rearranged
+from ascend_dump.analysis.numerics.narrowed import why_narrowed
 from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
 from ascend_dump.analysis.numerics.valueless import is_no_value
@@ -258,6 +259,8 @@ class InputJudge:
         shards = self._state.differences.shards
         if shards is not None and pair.actual is not None and pair.reference is not None:
             sources = [*shards.why_different(pair.actual, pair.reference), *sources]
+        if pair.verdict == "different":
+            sources = [*why_narrowed(pair.actual, pair.reference), *sources]
         label = f"{pair.record.label}{name and f' ({name})'}"
         evidence = [f"{label}: {pair.reason}", *sources, *self._state.unreadable_evidence()]
         if is_of_module(reference) and kind == "parameter":

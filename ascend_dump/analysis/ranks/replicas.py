@@ -25,6 +25,14 @@ from ascend_dump.reading import Record
 __all__ = ["Replicas"]
 
 
+#: The smallest share of parameters with a synchronised gradient by which the others are taken for left out.
+_MOST_SYNCHRONISED = 0.75
+
+
+_ONE_VALUE = "although this operator gave all ranks one value in an earlier step"
+_NOT_AVERAGED = "a parameter that they had in common before; it is not averaged as others are"
+
+
 class _Copy(NamedTuple):
     """The copy of one rank, with its content.
 
@@ -53,6 +61,7 @@ class Replicas:
         self._norms = SequenceNorms()
         self._updates = ParameterUpdates()
         self._exchanges = False
+        self._reduces = False
         #: Number of calls outside of modules so far, by rank, step, operator, source line, parameters and shapes.
         self._calls: Counter[Hashable] = Counter()
 
@@ -65,6 +74,7 @@ class Replicas:
                 attrs = record.attrs
                 self._gradients.look_at(record, attrs)
                 self._exchanges = self._exchanges or _is_exchange(record, attrs) or self._is_averaged(record, attrs)
+                self._reduces = self._reduces or _is_reduction(record, attrs)
                 placed = Placement.of(attrs)
                 is_update = record.io == "output" and _is_parameter(record.parameter or "")
                 is_trained = attrs.get("requires_grad") or is_update
@@ -138,6 +148,8 @@ class Replicas:
             name = record.parameter or self._gradients.parameter_of(record)
             if name is None or not _is_parameter(name) or len(copies) < 2 or name in averaged:
                 continue
+            if record.phase != "forward":
+                continue  # ranks may read it there before and after its update
             if not _are_equal(copies):
                 differed.add(name)
             elif name in differed and not is_constant(record):
@@ -156,9 +168,9 @@ class Replicas:
         name = record.parameter or self._gradients.parameter_of(record) or ""
         if name in averaged:
             if were_equal and record.io == "output":
-                return copies, "although this operator gave all ranks one value in an earlier step"
+                return copies, _ONE_VALUE
         elif were_equal is not None and _moment(copies) > min(averaged.values()):
-            return copies, "a parameter that they had in common before; it is not averaged as others are"
+            return copies, _NOT_AVERAGED
         return {}, ""
 
     def _of_launches(self) -> dict[tuple[Hashable, ...], dict[int, _Copy]]:
@@ -183,7 +195,9 @@ class Replicas:
             if numbers is None:
                 continue  # rounding
             parameter = record.parameter or self._gradients.parameter_of(record) or ""
-            known = self._updates.compared(parameter, other, record) if has_majority or len(copies) == 2 else None
+            # If ranks average parameters, their own updates before that differ with good reason.
+            has_updates = kind not in (_ONE_VALUE, _NOT_AVERAGED) and (has_majority or len(copies) == 2)
+            known = self._updates.compared(parameter, other, record) if has_updates else None
             evidence = "" if known is None else f"; {known.evidence}"
             if known is not None and known.record is not None:
                 record = known.record
@@ -226,10 +240,16 @@ class Replicas:
                 return together, f"although the gradient of {parameter} is reduced over these ranks"
         if self._exchanges:
             return {}, ""
-        if any(copy.is_frozen for copy in copies.values()):
-            if self._gradients.any_synchronised:
-                return copies, "a parameter without a gradient, and the gradients of others are reduced"
+        if self._reduces:
+            # Parts of a model have gradients of their own, so with tensor parallelism most parameters have.
+            if were_equal and parameter is not None and self._gradients.share >= _MOST_SYNCHRONISED:
+                return copies, "a parameter that they had in common before; its gradient is not reduced as most are"
             return {}, ""
+        if any(copy.is_frozen for copy in copies.values()) or (parameter or "") not in self._gradients.named:
+            if parameter is not None and self._gradients.any_synchronised:
+                return copies, "a parameter without a gradient, and the gradients of others are reduced"
+            if any(copy.is_frozen for copy in copies.values()):
+                return {}, ""
         if were_equal is not None and parameter is not None and self._gradients.any_synchronised:
             return (
                 copies,
@@ -265,13 +285,19 @@ def _is_sent(record: Record) -> bool:
 def _is_exchange(record: Record, attrs: Mapping[str, Any]) -> bool:
     """Return True for a call that ranks use to work on parts of one model, so that they may have other parameters.
 
-    These calls are messages, all_to_all, scatter, gather, and reductions or gathers in the forward pass. A broadcast is
-    none of them: in the forward pass it sends buffers.
+    These calls are messages, all_to_all, scatter, gather, and gathers in the forward pass. A broadcast is none of them:
+    in the forward pass it sends buffers.
     """
     kind = attrs.get("collective", {}).get("kind", "") if "c10d" in record.op_type else ""
-    if kind in ("all_reduce", "all_gather", "reduce_scatter"):
+    if kind in ("all_gather", "reduce_scatter"):
         return record.phase == "forward"
     return kind in ("send", "recv", "all_to_all", "scatter", "gather")
+
+
+def _is_reduction(record: Record, attrs: Mapping[str, Any]) -> bool:
+    """Return True for an all_reduce in the forward pass: of the terms of a split weight, or of statistics of a norm."""
+    kind = attrs.get("collective", {}).get("kind", "") if "c10d" in record.op_type else ""
+    return kind == "all_reduce" and record.phase == "forward"
 
 
 def _are_equal(copies: Mapping[int, _Copy]) -> bool:
