@@ -108,9 +108,19 @@ class LocalResults:
         ]
         for side in (0, 1):
             operator = made[side]
-            if operator is not None and made[1 - side] is None and _computes(operator):
+            other = made[1 - side]
+            if operator is not None and _computes(operator) and (other is None or not _computes(other)):
                 return MadeAlone(side == 0, operator)
         return None
+
+    def passed_on_by(self, a: Record, b: Record) -> list[str]:
+        """Return a sentence on the operator that wrote an input, if only one side runs it, and it computes nothing."""
+        sides = ("actual", "the reference")
+        for makers, record, side in zip(self._makers, (a, b), sides):
+            operator = makers.get(storage_of(record))
+            if operator is not None:
+                return [f"read from {operator.label}, which {side} runs alone"]
+        return []
 
 
 def _computes(operator: Operator) -> bool:

@@ -301,8 +301,9 @@ def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> Origin
 def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Sequence[DifferingArgument]) -> Draft:
     match = operators.match
     inputs = inputs_of(match, operators.inputs, operators.written, operators.noise)
+    named = [record.parameter for record in (pair.actual, pair.reference) if record is not None and record.parameter]
     evidence = [
-        f"{pair.record.label}: {pair.reason}",
+        f"{pair.record.label}{f' ({named[0]})' if named else ''}: {pair.reason}",
         *(argument.text for argument in arguments),
         *state.arguments.forward_evidence(match.reference),
     ]

@@ -161,19 +161,21 @@ class Divergence:
         """
         if not self._state.has_parts or match.tensors is not None or match.is_crossed or not commutes(match.reference):
             return match
-        if len(match.actual.inputs) != 2 or self._agree(match):
+        if len(match.actual.inputs) != 2:
             return match
+        agreeing = self._agreeing(match)
         crossed = match._replace(is_crossed=True)
-        return crossed if self._agree(crossed) else match
+        return crossed if agreeing < 2 and self._agreeing(crossed) > agreeing else match
 
-    def _agree(self, match: Match) -> bool:
+    def _agreeing(self, match: Match) -> int:
+        """Return the number of inputs that agree."""
+        count = 0
         for a, b in match.inputs:
             difference, _ = self._state.compare(match, a, b)
             measure = difference.measure
             is_near = measure is not None and not measure.nonfinite and measure.rel_l2 <= _NEAR
-            if difference.verdict != "equal" and not (difference.verdict == "different" and is_near):
-                return False
-        return True
+            count += difference.verdict == "equal" or (difference.verdict == "different" and is_near)
+        return count
 
     def only(self, operator: Operator, *, of_actual: bool) -> list[Pair]:
         """Return the pairs of an operator that only one side runs."""
