@@ -161,7 +161,10 @@ class Portions:
             return False
         numbers = []
         for sibling in siblings:
-            arguments = sibling.arguments
+            try:
+                arguments = sibling.arguments
+            except AscendDumpError:
+                return False
             number = None if arguments is None else arguments.values.get(name)
             if not isinstance(number, int) or isinstance(number, bool):
                 return False
