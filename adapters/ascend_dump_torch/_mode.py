@@ -420,8 +420,10 @@ class RecordMode(TorchDispatchMode):
         Buffers, which each rank may change, get no name there.
         """
         of = self._session.tracker.parameter_of
+        is_forward = op.phase == "forward"
         for item, tensor in zip(items, tensors):
-            if op.phase == "other" or item.line.requires_grad or type(tensor) is torch.nn.Parameter:
+            is_frozen = is_forward and type(tensor) is torch.nn.Parameter
+            if op.phase == "other" or item.line.requires_grad or is_frozen:
                 item.line.parameter = of(tensor)
 
     def _conclude_collective(

@@ -26,7 +26,10 @@ _ADDS = frozenset({"add", "sub"})
 
 
 class _Addition(NamedTuple):
-    """An addition of two tensors of one shape. makers: the operators that wrote them, as far as they are recorded."""
+    """An addition of two tensors of one shape, both computed from parameters.
+
+    makers: the operators that wrote them, as far as they are recorded
+    """
 
     inputs: tuple[Record, Record]
     makers: tuple[Optional[Record], Optional[Record]]
@@ -50,6 +53,8 @@ class _RankStep:
         self._sent: set[int] = set()
         self._sources: dict[int, int] = {}
         self._makers: dict[int, Record] = {}
+        #: Storages that are computed from parameters: a mask is none of them.
+        self._trained: set[int] = set()
         self._calls: Counter[Hashable] = Counter()
         self._is_backward = False
 
@@ -62,9 +67,16 @@ class _RankStep:
             return  # the optimizer
         else:
             self._look_at_operator(members)
+        inputs = [record for record in members if record.io == "input"]
+        is_trained = self._is_backward or any(map(self._is_of_parameter, inputs))
         for record in members:
             if record.io == "output":
                 self._makers[_storage(record)] = first
+                if is_trained:
+                    self._trained.add(_storage(record))
+
+    def _is_of_parameter(self, record: Record) -> bool:
+        return bool(record.parameter or record.attrs.get("requires_grad") or _storage(record) in self._trained)
 
     def _look_at_collective(self, members: Sequence[Record]) -> None:
         call_and_ranks = collective_of(members[0])
@@ -89,7 +101,8 @@ class _RankStep:
                 self._makers[_storage(record)] = record
         if inputs and outputs and (name in COPIES or name in VIEWS) and _storage(inputs[0]) != _storage(outputs[0]):
             self._sources[_storage(outputs[0])] = _storage(inputs[0])
-        if name in _ADDS and len(inputs) == 2 and outputs and all(map(_is_activation, inputs)):
+        is_addition = name in _ADDS and len(inputs) == 2 and bool(outputs)
+        if is_addition and all(_is_activation(record) and self._is_of_parameter(record) for record in inputs):
             self._add(inputs, _storage(outputs[0]))
 
     def _add(self, inputs: Sequence[Record], output: int) -> None:

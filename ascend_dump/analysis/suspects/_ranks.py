@@ -325,8 +325,9 @@ def _residual(is_reduced: bool) -> tuple[Row, ...]:
         reduced: dict[str, Any] = {"collective": call, "storage": 3, "rank": rank}
         read: dict[str, Any] = {"storage": 3, "hash": total} if is_reduced else {"storage": 2, "hash": term}
         rows += [
-            Row("aten::relu", "relu_0", "input", values(1), storage=0, hash="data", rank=rank),
-            Row("aten::relu", "relu_0", "output", values(1), storage=1, hash="whole", rank=rank),
+            Row("aten::mul", "mul_0", "input", values(1), storage=0, hash="data", rank=rank),
+            Row("aten::mul", "mul_0", "input", values(1), index=1, storage=9, requires_grad=True, rank=rank),
+            Row("aten::mul", "mul_0", "output", values(1), storage=1, hash="whole", rank=rank),
             Row("aten::mm", "mm_0", "input", values(1), storage=1, hash="whole", rank=rank),
             Row("aten::mm", "mm_0", "output", values(1), storage=2, hash=term, rank=rank),
             Row("aten::clone", "clone_0", "input", values(1), storage=2, hash=term, rank=rank),
