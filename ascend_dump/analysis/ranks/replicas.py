@@ -29,6 +29,7 @@ __all__ = ["Replicas"]
 _MOST_SYNCHRONISED = 0.75
 
 
+_UNTRAINED = "a parameter without a gradient, and the gradients of others are reduced"
 _ONE_VALUE = "although this operator gave all ranks one value in an earlier step"
 _NOT_AVERAGED = "a parameter that they had in common before; it is not averaged as others are"
 
@@ -117,6 +118,7 @@ class Replicas:
         """Yield the first tensor of each rank that differs from the others; later ones follow from it."""
         reported: set[int] = set()
         equal: dict[Hashable, bool] = {}
+        averages: list[dict[int, _Copy]] = []
         ordered = sorted(self._of_launches().items(), key=lambda item: _moment(item[1]))
         averaged = self._averaged([copies for _, copies in ordered])
         for key, copies in ordered:
@@ -129,12 +131,22 @@ class Replicas:
                 copies, kind = self._beside_averaged(copies, equal.get(same_in_each_step), averaged)
             else:
                 copies, kind = self._replicas_of(copies, equal.get(same_in_each_step))
-            groups = _groups({rank: copy.content for rank, copy in copies.items()})
-            if len(groups) < 2 or not reported.isdisjoint(rank for group in groups[1:] for rank in group):
+            if kind == _UNTRAINED and next(iter(copies.values())).record.io == "output":
+                averages.append(copies)
                 continue
-            findings = list(self._findings(copies, groups, kind))
-            reported.update(rank for group in groups[1:] for rank in group if findings)
-            yield from findings
+            yield from self._once(copies, kind, reported)
+        # An average of a parameter differs if the parameter does, which may show only in the next step.
+        for copies in averages:
+            yield from self._once(copies, _UNTRAINED, reported)
+
+    def _once(self, copies: Mapping[int, _Copy], kind: str, reported: set[int]) -> Iterator[RankFinding]:
+        """Yield the findings of copies that have to be equal, if none of their ranks is reported yet."""
+        groups = _groups({rank: copy.content for rank, copy in copies.items()})
+        if len(groups) < 2 or not reported.isdisjoint(rank for group in groups[1:] for rank in group):
+            return
+        findings = list(self._findings(copies, groups, kind))
+        reported.update(rank for group in groups[1:] for rank in group if findings)
+        yield from findings
 
     def _averaged(self, ordered: Sequence[Mapping[int, _Copy]]) -> dict[str, tuple[int, int]]:
         """Return the parameters that differed and are equal later, with the moment since which each is equal.
@@ -247,7 +259,7 @@ class Replicas:
             return {}, ""
         if any(copy.is_frozen for copy in copies.values()) or (parameter or "") not in self._gradients.named:
             if parameter is not None and self._gradients.any_synchronised:
-                return copies, "a parameter without a gradient, and the gradients of others are reduced"
+                return copies, _UNTRAINED
             if any(copy.is_frozen for copy in copies.values()):
                 return {}, ""
         if were_equal is not None and parameter is not None and self._gradients.any_synchronised:

@@ -37,6 +37,7 @@ FAULTS = {
     "local.decay": Expected("shard-update", "aten::mul_", "other is 0.5, not 0.8"),
     "owners.kept": Expected("replicas", "aten::addmm", "although the gradient of 2.bias is reduced over these ranks"),
     "frozen.other": Expected("replicas", "aten::t", "a parameter without a gradient"),
+    "frozen.left": Expected("replicas", "aten::add_", "its gradient is not reduced as those of others are"),
     "frozen.early": Expected("replicas", "aten::lerp_", "of 128 elements"),
     "experts.routing": Expected("extra-operator", "aten::add", "between aten::argmax and aten::sort"),
 }

@@ -357,7 +357,7 @@ def owners(ways: str, path: Path) -> None:
 
 def frozen(ways: str, path: Path) -> None:
     """A frozen layer before a trained one, and an average of the trained weight. The second rank has another frozen
-    weight ("other"), or averages before its update ("early").
+    weight ("other"), or averages before its update ("early"). "left" does not reduce the gradient of the weight.
     """
     model = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
     model[0].requires_grad_(False)
@@ -374,6 +374,8 @@ def frozen(ways: str, path: Path) -> None:
             x = torch.randn(4, WIDTH, generator=rows)
             (model(x) - x).square().mean().backward()
             for parameter in model[2].parameters():
+                if ways == "left" and parameter is model[2].weight:
+                    continue
                 dist.all_reduce(parameter.grad)
                 parameter.grad.div_(RANKS)
             updates = [optimizer.step, lambda: average.lerp_(model[2].weight.detach(), 0.1)]
