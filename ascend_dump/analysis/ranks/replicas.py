@@ -228,6 +228,8 @@ class Replicas:
             else:
                 against = " against ".join(in_words(group) for group in groups)
                 text = f"{label} has {len(groups)} values, {against}, {kind}: {numbers}"
+            if parameter and parameter not in text:
+                text += f"; the parameter is {parameter}"
             yield RankFinding(record, text)
 
     def _replicas_of(self, copies: dict[int, _Copy], were_equal: Optional[bool]) -> tuple[dict[int, _Copy], str]:
