@@ -26,7 +26,7 @@ OPTIONS = {
     "outline_reports_all": "True: the recorded steps have a record of each loss and gradient, with or without NaN and "
     "Inf",
     "outline_from_start": "True: the first recorded step begins with the program, not with the first call of a model",
-    "step": "'optimizer': a step ends with each optimizer step, whatever the number of calls of the model",
+    "step": "'optimizer': a step ends at the first call of the model after an optimizer step, not with each call",
     "skip_warmup": "True: calls in which a server profiles memory, warms up or captures graphs do not count as steps",
     "spread": "True, with data='stats' and keep=N: when N steps are on disk, every second one is removed, and from "
     "then on only every second step is recorded, so that few steps cover a long run",

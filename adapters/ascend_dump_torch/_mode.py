@@ -420,10 +420,13 @@ class RecordMode(TorchDispatchMode):
         """Add parameter names to the records of operators outside modules, such as the operators of an optimizer.
 
         Inside modules many operators may read the same parameter, so only its first record in a step gets its name.
+        Buffers, which each rank may change, get no name there.
         """
         of = self._session.tracker.parameter_of
+        is_forward = op.phase == "forward"
         for item, tensor in zip(items, tensors):
-            if op.phase == "other" or item.line.requires_grad:
+            is_frozen = is_forward and type(tensor) is torch.nn.Parameter
+            if op.phase == "other" or item.line.requires_grad or is_frozen:
                 item.line.parameter = of(tensor)
 
     def _conclude_collective(

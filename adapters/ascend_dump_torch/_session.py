@@ -128,7 +128,7 @@ class TorchSession(Session):
         if (
             request.options.get("step") == "optimizer" and not run.launched
         ):  # with a launcher, the launcher counts steps
-            self._updates = OptimizerSteps(self._updated, target)
+            self._updates = OptimizerSteps(self._updated, target, is_lazy=target is not None)
         self._modules = ModuleRecorder(self) if request.level == "module" else None
         self._norms: Optional[ParameterNorms] = None
         if self._modules is not None and request.data == "stats" and "l2norm" in (request.stats or ("l2norm",)):
@@ -198,7 +198,7 @@ class TorchSession(Session):
         return self._target is None or self._target.training
 
     def _updated(self) -> None:
-        """End the step, or without a target begin the next one. Called after each optimizer step."""
+        """End the step, or without a target begin the next one, after an optimizer step."""
         assert self._updates is not None, "the hook belongs to it"
         if self._target is not None and self._undo is None and self._calls <= self._idle_until:
             return
@@ -436,7 +436,12 @@ class TorchSession(Session):
         began = time.perf_counter()
         # Without a target each optimizer step begins the next step. The open step may then be empty, so it does not
         # count as incomplete.
-        self._cut = self._updates is not None and self._target is not None and self._undo is not None
+        self._cut = (
+            self._updates is not None
+            and not self._updates.is_updated
+            and self._target is not None
+            and self._undo is not None
+        )
         self._note_end(began)
         self.guard(self._end_recording)
         empty = self._writer.empty_steps  # without the open step, which the program has not ended

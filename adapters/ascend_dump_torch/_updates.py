@@ -16,13 +16,20 @@ class OptimizerSteps:
 
     Without a target it is the first that makes a step. If this optimizer is deleted, another one is chosen in the same
     way.
-    A step begins with a call of the model in training mode: evaluations between two steps belong to no step.
+    A step begins with a call of the model in training mode, and ends at the next call of the model: what follows the
+    optimizer, such as an average of the parameters, belongs to it. Evaluations between two steps belong to no step.
 
-    ended   called after each step of this optimizer
+    ended     called at the end of a step that no next step follows at once
+    is_lazy   False if the model is not watched, so that a step ends with the step of the optimizer
     """
 
-    def __init__(self, ended: Callable[[], None], target: Optional[torch.nn.Module] = None) -> None:
+    def __init__(
+        self, ended: Callable[[], None], target: Optional[torch.nn.Module] = None, *, is_lazy: bool = True
+    ) -> None:
         self.count = 0
+        #: True between a step of the optimizer and the next call of the model.
+        self.is_updated = False
+        self._is_lazy = is_lazy
         self._ended = ended
         self._target = target
         self._optimizer: Optional[weakref.ref[Any]] = None
@@ -31,6 +38,9 @@ class OptimizerSteps:
 
     def begins(self, training: bool) -> Optional[int]:
         """Return the number of the step that a call of the model begins; None if it begins no step."""
+        if self.is_updated and not training:
+            self._ended()
+        self.is_updated = False
         if self._begun or not training:
             return None
         self._begun = True
@@ -49,7 +59,9 @@ class OptimizerSteps:
             return
         self.count += 1
         self._begun = False
-        self._ended()
+        self.is_updated = self._is_lazy
+        if not self._is_lazy:
+            self._ended()
 
     def _has_parameters(self, optimizer: Any) -> bool:
         if self._target is None:

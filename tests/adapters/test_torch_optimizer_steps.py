@@ -48,6 +48,25 @@ def test_a_step_holds_all_calls_up_to_the_update(tmp_path: Path) -> None:
     assert not zeros, "what is evaluated between two updates belongs to no step"
 
 
+def test_a_step_holds_what_follows_the_update(tmp_path: Path) -> None:
+    """Such as an average of the parameters; but no evaluation."""
+    model = torch.nn.Linear(4, 2)
+    average = torch.zeros(2, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ascend_dump.capture(model, path=tmp_path, options=BY_OPTIMIZER, steps="0-1", quiet=True) as cap:
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            average.lerp_(model.weight.detach(), 0.1)
+            model.eval()
+            model(torch.zeros(2, 4))
+            average.mul_(1.0)
+            model.train()
+    averages = cap.dump().select(op_type="aten::lerp_", io="output")
+    assert [record.step for record in averages] == [0, 1]
+    assert len(cap.dump().select(op_type="aten::mul_")) == 0
+
+
 def test_without_a_target_too(tmp_path: Path) -> None:
     model = torch.nn.Linear(4, 2)
     with ascend_dump.capture(path=tmp_path, options=BY_OPTIMIZER, steps="0|2", quiet=True) as cap:

@@ -33,6 +33,8 @@ __all__ = [
 
 #: Numbers of blocks of an axis that may have been split one by one: 2 for gate and up, 3 for query, key and value.
 BLOCKS = (1, 2, 3)
+#: Maximum number of blocks of an axis that other axes were merged into.
+_MOST_BLOCKS = 64
 #: Terms of a sum are further apart than this, relative to the norm of the sum.
 FAR = 0.1
 #: The largest error of a relation that is certain: the larger of a relative error, and a number of rounding units.
@@ -79,6 +81,7 @@ class RelationFinder(NamedTuple):
     read          returns the tensor of the rank at a position
     dtype         the type of the tensors
     may_be_terms  the tensor may be a term of a sum or mean over ranks; parameters and states of optimizers may not
+    is_scaled     the tensor is a gradient, and other gradients of the step are larger by the number of ranks
     """
 
     position: int
@@ -86,6 +89,7 @@ class RelationFinder(NamedTuple):
     read: Callable[[int], np.ndarray]
     dtype: str
     may_be_terms: bool
+    is_scaled: bool = False
 
     def nearest(self, whole: np.ndarray) -> Optional[Relation]:
         """Return the nearest relation; None if there is none, or if the rank has the whole tensor."""
@@ -134,10 +138,12 @@ class RelationFinder(NamedTuple):
             return
         terms = [self.read(member).astype(np.float64) for member in members]
         have_one_value = all(np.array_equal(terms[0], term) for term in terms[1:])
-        if have_one_value and own.size > 1:
+        if have_one_value and own.size > 1 and not self.is_scaled:
             return  # a tensor that is equal on all ranks is no term
         if have_one_value and not cut.name:
             yield terms[0] / len(terms), f"{SUM} {len(terms)} ranks, divided by {len(terms) ** 2}"
+        if have_one_value and own.size > 1:
+            return
         part = f" of {cut.name}" if cut.name else ""
         total = sum(terms, np.zeros(own.shape))
         yield total / len(terms), f"{MEAN} {len(terms)} ranks{part}"
@@ -190,7 +196,8 @@ def _along_axis(
     is_even = len(set(sizes)) == 1
     if sum(sizes) == whole[axis]:
         starts = [0, *accumulate(sizes)]
-        for blocks in ways:
+        merged = _merged_blocks(sizes[0]) if is_even and axis < len(whole) - 1 and 1 in ways else ()
+        for blocks in dict.fromkeys((*ways, *merged)):
             if blocks == 1 or (is_even and sizes[0] % blocks == 0):
                 width, step = sizes[position] // blocks, sizes[0] // blocks * ranks
                 first = starts[position] // blocks
@@ -222,6 +229,13 @@ def _along_axis(
                 name = f"part {own + 1} of {count} along axis {axis}" + (f", of {blocks} blocks" if blocks > 1 else "")
                 pieces = [(own * width + k * width * count, width, 1) for k in range(blocks)]
                 yield PartOfWhole(name, members, count, _taken(axis, pieces))
+
+
+def _merged_blocks(size: int) -> Iterator[int]:
+    """Yield numbers of blocks of an axis that was merged with axes before it, such as heads with the batch."""
+    for blocks in range(2, min(size, _MOST_BLOCKS) + 1):
+        if size % blocks == 0:
+            yield blocks
 
 
 def _along_two_axes(

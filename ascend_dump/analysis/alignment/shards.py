@@ -24,7 +24,7 @@ from ascend_dump.analysis.alignment.rank_relations import (
     distance_of,
     why_no_whole,
 )
-from ascend_dump.analysis.alignment.rank_tensors import Portion, RanksOfSide, WholeTensor
+from ascend_dump.analysis.alignment.rank_tensors import Portion, RanksOfSide, WholeTensor, identity_text
 from ascend_dump.analysis.alignment.shard_notation import ShardLayout, ShardLayouts
 from ascend_dump.analysis.numerics.statistics_bounds import RoundedStatistics, rounded_statistics
 from ascend_dump.analysis.operators.operator import Operator
@@ -89,6 +89,8 @@ class Portions:
         self._over_ranks: dict[Any, Portion] = {} if over_ranks is None else over_ranks
         #: The tensors of operators that update parameters, by id.
         self._updates: Optional[set[int]] = None
+        #: The numbers by which parts of this step were divided: gradients of a mean over fewer elements are larger.
+        self._divisors: set[str] = set()
 
     @property
     def ranks(self) -> RanksOfSide:
@@ -140,6 +142,35 @@ class Portions:
         except AscendDumpError:
             return []
         return why_no_whole(terms, array)
+
+    def differs_over_ranks(self, pair: tuple[Optional[Record], Optional[Record]]) -> bool:
+        """Return True if the ranks have different contents of a tensor. pair: the records of actual and reference."""
+        record = pair[0] if self._of_actual else pair[1]
+        siblings = None if record is None else self._ranks.siblings(record)
+        return siblings is not None and len({identity_text(sibling) for sibling in siblings}) > 1
+
+    def are_numbers_of_ranks(self, pair: tuple[Record, Record], name: str) -> bool:
+        """Return True if the ranks call an operator with integers that grow evenly with the rank.
+
+        For example, these are the first indices of the parts of a vocabulary.
+
+        pair: records of the operator on both sides. name: the name of the argument
+        """
+        siblings = self._ranks.siblings(pair[0] if self._of_actual else pair[1])
+        if siblings is None:
+            return False
+        numbers = []
+        for sibling in siblings:
+            try:
+                arguments = sibling.arguments
+            except AscendDumpError:
+                return False
+            number = None if arguments is None else arguments.values.get(name)
+            if not isinstance(number, int) or isinstance(number, bool):
+                return False
+            numbers.append(number)
+        distances = {b - a for a, b in zip(numbers, numbers[1:])}
+        return len(distances) == 1 and distances != {0}
 
     def is_of_one_rank(self, actual: Record, reference: Record) -> bool:
         """Return True if another rank lacks the operator of these records."""
@@ -216,9 +247,16 @@ class Portions:
         shapes = [sibling.shape or () for sibling in siblings]
         alike = all(sibling.dtype == record.dtype for sibling in siblings)
         terms = alike and self._may_be_term(record)
-        finder = RelationFinder(self._ranks.position, shapes, lambda n: siblings[n].numpy(), record.dtype or "", terms)
+        is_scaled = record.phase == "backward" and str(len(siblings)) in self._divisors
+        finder = RelationFinder(
+            self._ranks.position, shapes, lambda n: siblings[n].numpy(), record.dtype or "", terms, is_scaled
+        )
         relation = finder.nearest(whole.numpy())
-        return None if relation is None else Portion(*relation)
+        if relation is None:
+            return None
+        if relation.name.startswith("part "):
+            self._divisors.add(relation.name.partition(", divided by ")[2])
+        return Portion(*relation)
 
     def _may_be_term(self, record: Record) -> bool:
         """Return False for tensors of operators that update parameters: all replicas have the same value there."""

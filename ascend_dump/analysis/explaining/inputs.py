@@ -23,6 +23,7 @@ from ascend_dump.analysis.explaining.stretches import Border
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.numerics.arrangement import are_rearranged
+from ascend_dump.analysis.numerics.narrowed import why_narrowed
 from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
 from ascend_dump.analysis.numerics.valueless import is_no_value
@@ -39,6 +40,8 @@ from ascend_dump.reading import Record
 __all__ = ["InputJudge"]
 
 _UNREAD = "memory that the operator overwrites without reading it"
+#: Operators whose second input has the classes of the rows of their first input.
+_LOSSES = ("nll_loss_forward", "nll_loss2d_forward", "cross_entropy_loss")
 _SHAPE = "the operator reads only its shape and type"
 
 
@@ -157,6 +160,8 @@ class InputJudge:
     def _is_local(self, match: Match, a: Record, b: Record, difference: Difference) -> bool:
         """Return True if an input is a tensor of one of several ranks, and the other side has no such tensor."""
         local = self._state.local
+        if _is_target(match, b) or _is_whole_parameter(match, a, b):
+            return False
         if len(match.actual.inputs) != len(match.reference.inputs):
             return True  # a list of samples: each rank has its own
         if local.are_local(a, b):
@@ -252,11 +257,14 @@ class InputJudge:
         *,
         hidden: bool = False,
     ) -> OriginNumber:
-        name = self._wiring.parameter(pair.record) if kind == "parameter" and self._wiring is not None else ""
+        name = pair.record.parameter or reference.parameter or ""
+        if not name and kind == "parameter" and self._wiring is not None:
+            name = self._wiring.parameter(pair.record)
         shards = self._state.differences.shards
         if shards is not None and pair.actual is not None and pair.reference is not None:
-            name = pair.record.parameter or reference.parameter or ""
             sources = [*shards.why_different(pair.actual, pair.reference), *sources]
+        if pair.verdict == "different":
+            sources = [*why_narrowed(pair.actual, pair.reference), *sources]
         label = f"{pair.record.label}{name and f' ({name})'}"
         evidence = [f"{label}: {pair.reason}", *sources, *self._state.unreadable_evidence()]
         joined: tuple[Any, ...] = (kind, reference.step, None if kind == "parameter" else match.reference.position)
@@ -283,6 +291,8 @@ class InputJudge:
         if is_reshaped and kind == "input":
             joined = (kind, "shape")
         made = self._state.local.maker(pair.actual, pair.reference) if self._state.has_parts else None
+        if made is None and self._state.has_parts and pair.actual is not None and pair.reference is not None:
+            evidence += self._state.local.passed_on_by(pair.actual, pair.reference)
         if made is not None:
             kind, pair, evidence = _made_alone(made, pair, evidence)
             joined = (kind, pair.record.source, pair.record.op_type)
@@ -298,6 +308,19 @@ class InputJudge:
         if (kind == "wiring" or draft.is_of_structure) and not hidden:
             self._state.rebuilt.append((number, match.reference.position))
         return number
+
+
+def _is_target(match: Match, reference: Record) -> bool:
+    """Return True for the classes that a loss compares with the scores of the same rows: rows and classes go together.
+
+    With a part of the classes, a program computes its loss by other operators.
+    """
+    return match.reference.function in _LOSSES and reference.index == 1
+
+
+def _is_whole_parameter(match: Match, a: Record, b: Record) -> bool:
+    """Return True for a parameter of one name and shape on both sides that a module reads."""
+    return bool(match.reference.module and b.parameter and a.parameter == b.parameter and a.shape == b.shape)
 
 
 def _has_moved_axes(a: Record, b: Record) -> bool:

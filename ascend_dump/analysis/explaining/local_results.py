@@ -108,9 +108,19 @@ class LocalResults:
         ]
         for side in (0, 1):
             operator = made[side]
-            if operator is not None and made[1 - side] is None and _computes(operator):
+            other = made[1 - side]
+            if operator is not None and _computes(operator) and (other is None or not _computes(other)):
                 return MadeAlone(side == 0, operator)
         return None
+
+    def passed_on_by(self, a: Record, b: Record) -> list[str]:
+        """Return a sentence on the operator that wrote an input, if only one side runs it, and it computes nothing."""
+        sides = ("actual", "the reference")
+        for makers, record, side in zip(self._makers, (a, b), sides):
+            operator = makers.get(storage_of(record))
+            if operator is not None:
+                return [f"read from {operator.label}, which {side} runs alone"]
+        return []
 
 
 def _computes(operator: Operator) -> bool:
@@ -124,11 +134,15 @@ def _computes(operator: Operator) -> bool:
     )
 
 
-def why_local(operator: Operator, inputs: Iterable[Pair], output: Pair, *, is_alone: bool) -> Optional[str]:
+def why_local(
+    operator: Operator, inputs: Iterable[Pair], output: Pair, *, is_alone: bool, adds_own: bool = False
+) -> Optional[str]:
     """Return the reason why an output that differs proves nothing; None if it has to agree.
 
     inputs    the pairs of the inputs
     is_alone  only one of several ranks runs the operator
+    adds_own  an input that agrees with the other side differs from that of other ranks: added to a term of a sum over
+              ranks, it makes a term of no sum of the other side
     """
     pairs = list(inputs)
     function = operator.function
@@ -146,6 +160,8 @@ def why_local(operator: Operator, inputs: Iterable[Pair], output: Pair, *, is_al
     if over_ranks and not (is_view(function) or function in _LINEAR):
         return NO_COUNTERPART
     if len(over_ranks) > 1 and function in ("mul", "mm", "bmm", "matmul", "addcmul", "convolution"):
+        return NO_COUNTERPART
+    if over_ranks and adds_own:
         return NO_COUNTERPART
     parts = [pair for pair in pairs if pair.transformation.startswith("part ")]
     if parts and not output.transformation.startswith("part "):

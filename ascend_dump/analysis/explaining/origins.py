@@ -25,6 +25,7 @@ _ACCUMULATED = ("gradients were accumulated", "gradients were accumulated in the
 _TO_NUMBER = "_local_scalar_dense"
 #: Up to this number, differing parameters are reported by name; for more, only their number is reported.
 _FEW = 2
+_GRADIENT = ".grad"
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
 LAST = ("amplification", "uninitialised")
 
@@ -76,6 +77,8 @@ class Draft:
         self.arguments = arguments
         self.summary = summary
         self.has_border = False
+        #: The first parameter, gradient or state of an optimizer that differs because of it, with its operator.
+        self.first_named = ""
         #: Operators of the backward pass that are called differently because of it.
         self.backward: list[str] = []
 
@@ -86,7 +89,10 @@ class Draft:
     def add_border(self, pair: Pair) -> None:
         """Note a tensor that left the stretch of this draft, and that differs because of the stretch."""
         if not self.has_border:
-            self.evidence.append(f"its result differs, read as {pair.record.label}: {pair.reason}")
+            name = pair.record.parameter
+            self.evidence.append(
+                f"its result differs, read as {pair.record.label}{(name and f' ({name})') or ''}: {pair.reason}"
+            )
         self.has_border = self.changes_values = True
 
     def add_unknown(self, pair: Pair) -> None:
@@ -170,6 +176,9 @@ class Drafts:
     def _summary(self, group: Sequence[Draft]) -> str:
         """Return the first line of evidence for drafts that are reported as one; "" to keep the first draft's line."""
         first = group[0]
+        names = [draft.pair.record.parameter or "" for draft in group]
+        if first.kind == "parameter" and len(group) > _FEW and all(name.endswith(_GRADIENT) for name in names):
+            return f"{len(group)} gradients differ when they are first read, such as {names[0]}: {first.pair.reason}"
         if first.kind == "parameter" and len(group) > _FEW:
             total = max(len(self.parameters.get(first.pair.record.step, ())), len(group))
             count = f"all {total}" if total == len(group) else f"{len(group)} of {total}"
@@ -241,8 +250,11 @@ def _how_built(stretch: Stretch, first: Operator) -> str:
 
 def explain(pair: Pair, causes: Collection[Draft]) -> None:
     """Note at the origins that a pair of outputs differs because of them."""
+    name = pair.record.parameter
     for draft in causes:
         draft.explains += 1
+        if name and not draft.first_named:
+            draft.first_named = f"{name} ({pair.record.op_name})"
     add_effect(pair, causes)
 
 
@@ -303,11 +315,21 @@ def _origin(summary: str, first: Draft, *joined: Draft) -> Origin:
             *[*arguments][:_MOST_NAMED],
             *_named("with it", [_short_name(first, draft) for draft in joined]),
             *_named("its backward pass changes with it", backward),
+            *_effect_of(drafts),
         ),
         max(draft.explains for draft in drafts),
         first.first_seen,
         _next_request(first.pair),
     )
+
+
+def _effect_of(drafts: Sequence[Draft]) -> list[str]:
+    """Return a sentence on the first named tensor that differs, for an origin outside of modules without a name."""
+    record = drafts[0].pair.record
+    named = next((draft.first_named for draft in drafts if draft.first_named), "")
+    if not named or record.module or record.parameter or record.phase != "other":
+        return []
+    return [f"first of the named tensors that differ because of it: {named}"]
 
 
 def _short_name(first: Draft, draft: Draft) -> str:

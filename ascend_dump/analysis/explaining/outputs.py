@@ -7,9 +7,15 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Optional
 
+from ascend_dump.analysis.alignment.shards import is_of_parts
 from ascend_dump.analysis.explaining.between_frameworks import cause_between_frameworks, read_by_others
 from ascend_dump.analysis.explaining.input_evidence import InputEvidence, inputs_of
-from ascend_dump.analysis.explaining.local_results import NO_COUNTERPART_INPUT, only_passes_on, why_local
+from ascend_dump.analysis.explaining.local_results import (
+    NO_COUNTERPART,
+    NO_COUNTERPART_INPUT,
+    only_passes_on,
+    why_local,
+)
 from ascend_dump.analysis.explaining.origins import Draft, explain
 from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS,
@@ -119,9 +125,17 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     if state.has_parts and pair.verdict == "different" and not operators.causes:
         shards = state.differences.shards
         is_alone = shards is not None and shards.is_of_one_rank(a, b)
-        reason = why_local(operators.match.reference, operators.inputs, pair, is_alone=is_alone)
+        adds_own = shards is not None and any(
+            input_pair.verdict in ("equal", "noise")
+            and shards.differs_over_ranks((input_pair.actual, input_pair.reference))
+            for input_pair in operators.inputs
+            if not is_of_parts(input_pair.transformation)
+        )
+        reason = why_local(operators.match.reference, operators.inputs, pair, is_alone=is_alone, adds_own=adds_own)
         if shards is not None and reason is not None and reason is not NO_COUNTERPART_INPUT:
             reason = None if shards.has_to_agree(a, b) else reason
+        if reason is None and _has_number_of_rank(state, operators):
+            reason = NO_COUNTERPART
         if reason is not None:
             if not only_passes_on(operators.match.reference) or _reads_local(state, operators):
                 state.local.add(a, b)
@@ -139,6 +153,20 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         pair = replace(pair, explained=True, reason=f"{FOLLOWS}{extent(pair.measure)}")
         state.remember(pair, difference.contents, causes)
     return pair
+
+
+def _has_number_of_rank(state: RankState, operators: OperatorPair) -> bool:
+    """Return True if the two calls differ only by integers that belong to the rank, such as the first index of a part.
+
+    Only results of integers or flags count: numbers of the program itself rarely are such results.
+    """
+    shards, match = state.differences.shards, operators.match
+    outputs = [(a, b) for a, b in match.outputs if a is not None and b is not None]
+    arguments = differing_arguments(match.actual, match.reference)
+    if shards is None or not arguments or any(float_kind(b.dtype or "") is not None for _, b in outputs):
+        return False
+    first = next(((a, b) for a, b in match.inputs if a is not None and b is not None), None)
+    return first is not None and all(shards.are_numbers_of_ranks(first, argument.name) for argument in arguments)
 
 
 def _reads_local(state: RankState, operators: OperatorPair) -> bool:
@@ -281,8 +309,9 @@ def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> Origin
 def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Sequence[DifferingArgument]) -> Draft:
     match = operators.match
     inputs = inputs_of(match, operators.inputs, operators.written, operators.noise)
+    named = [record.parameter for record in (pair.actual, pair.reference) if record is not None and record.parameter]
     evidence = [
-        f"{pair.record.label}: {pair.reason}",
+        f"{pair.record.label}{f' ({named[0]})' if named else ''}: {pair.reason}",
         *(argument.text for argument in arguments),
         *state.arguments.forward_evidence(match.reference),
     ]

@@ -31,6 +31,7 @@ from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of
+from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.names import without_counterpart
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COPIES, writes
@@ -45,6 +46,8 @@ __all__ = ["Divergence"]
 
 _SAME_RESULT = "made by different operators, and its reader returns the same"
 _ENDS = "built differently, and everything that is computed from it agrees"
+#: The largest relative error of inputs by which the order of the inputs of a commutative operator is recognised.
+_NEAR = 1e-3
 _SIDES = ("actual", "the reference")
 
 
@@ -125,6 +128,7 @@ class Divergence:
             pairs = [*self._calls.judge(self._state, match), *self._broken_pairs(match)]
             self._count_unreadable(pairs)
             return pairs
+        match = self._in_one_order(match)
         operators = OperatorPair(match)
         operators.causes |= self._calls.causes_of(match)
         self._inputs.judge_all(operators)
@@ -150,6 +154,29 @@ class Divergence:
         pairs += self._broken_pairs(match)
         self._count_unreadable(pairs)
         return pairs
+
+    def _in_one_order(self, match: Match) -> Match:
+        """Return the match of a commutative operator, crossed if only the opposite order of its inputs agrees.
+
+        Between parts of tensors, dataflow does not show the order.
+        """
+        if not self._state.has_parts or match.tensors is not None or match.is_crossed or not commutes(match.reference):
+            return match
+        if len(match.actual.inputs) != 2:
+            return match
+        agreeing = self._agreeing(match)
+        crossed = match._replace(is_crossed=True)
+        return crossed if agreeing < 2 and self._agreeing(crossed) > agreeing else match
+
+    def _agreeing(self, match: Match) -> int:
+        """Return the number of inputs that agree."""
+        count = 0
+        for a, b in match.inputs:
+            difference, _ = self._state.compare(match, a, b)
+            measure = difference.measure
+            is_near = measure is not None and not measure.nonfinite and measure.rel_l2 <= _NEAR
+            count += difference.verdict == "equal" or (difference.verdict == "different" and is_near)
+        return count
 
     def only(self, operator: Operator, *, of_actual: bool) -> list[Pair]:
         """Return the pairs of an operator that only one side runs."""

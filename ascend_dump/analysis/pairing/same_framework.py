@@ -161,6 +161,8 @@ def align(
     matches += row
     for gap_a, gap_b in _gaps(free_a, free_b, anchors):
         _sequence(gap_a, gap_b, keys, matches)
+    if parts:
+        matches = _without_other_names(actual, reference, matches)
     _unordered(free_a, free_b, _KEYS_ANYWHERE, matches)
     matches = _in_one_order(flows, _settled(flows, matches))
     return sorted(matches, key=lambda match: match.reference.position)
@@ -238,6 +240,31 @@ def _in_one_order(flows: Optional[Flows], matches: Sequence[Match]) -> list[Matc
         if flows is not None and commutes(match.reference)
         else match
         for match in matches
+    ]
+
+
+def _without_other_names(
+    actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]
+) -> list[Match]:
+    """Return the matches without weak ones outside of modules whose first inputs are tensors of other names.
+
+    For example, a gradient that only several ranks divide is no moment that an optimizer divides. A name counts only if
+    operators of both sides read the tensor of this name.
+    """
+    names = [
+        {record.parameter for operator in side for record in operator.records if record.parameter}
+        for side in (actual, reference)
+    ]
+    common_names = names[0] & names[1]
+
+    def first_name(operator: Operator) -> Optional[str]:
+        name = operator.inputs[0].parameter if operator.inputs and not operator.module else None
+        return name if name in common_names else None
+
+    return [
+        match
+        for match in matches
+        if match.how not in ("place", "order") or first_name(match.actual) == first_name(match.reference)
     ]
 
 

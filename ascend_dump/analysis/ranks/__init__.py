@@ -14,6 +14,8 @@ from ascend_dump.analysis.ranks.rank_statistics import measured
 from ascend_dump.analysis.ranks.rank_tasks import Partials, RankTask, map_ranks
 from ascend_dump.analysis.ranks.replicas import Replicas
 from ascend_dump.analysis.ranks.shard_updates import ShardUpdates
+from ascend_dump.analysis.ranks.tensor_updates import TensorUpdates
+from ascend_dump.analysis.ranks.unreduced_terms import UnreducedTerms
 from ascend_dump.analysis.ranks.vector_clocks import Clock, Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks.worker_pool import RankWorkers
 
@@ -35,6 +37,8 @@ __all__ = [
     "RankWorkers",
     "Replicas",
     "ShardUpdates",
+    "TensorUpdates",
+    "UnreducedTerms",
     "check_call",
     "clocks",
     "compare_indexes",

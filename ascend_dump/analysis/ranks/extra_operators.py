@@ -243,7 +243,7 @@ def _range_of(record: Record) -> tuple[int, int]:
 
 
 def _call(site: Hashable) -> Hashable:
-    return site[:2] if isinstance(site, _CodeSite) else "parameter"
+    return (site.op_type, site.source, site.phase) if isinstance(site, _CodeSite) else "parameter"
 
 
 def _finding(

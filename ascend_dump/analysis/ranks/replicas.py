@@ -25,12 +25,26 @@ from ascend_dump.reading import Record
 __all__ = ["Replicas"]
 
 
+#: The smallest share of parameters with a synchronised gradient by which the others are taken for left out.
+_MOST_SYNCHRONISED = 0.75
+
+
+_UNTRAINED = "a parameter without a gradient, and the gradients of others are reduced"
+_ONE_VALUE = "although this operator gave all ranks one value in an earlier step"
+_NOT_AVERAGED = "a parameter that they had in common before; it is not averaged as others are"
+
+
 class _Copy(NamedTuple):
-    """The copy of one rank, with its content. is_placed: its placement says that it is a replica."""
+    """The copy of one rank, with its content.
+
+    is_placed  its placement says that it is a replica
+    is_frozen  it has the name of a parameter, but needs no gradient
+    """
 
     record: Record
     content: Any
     is_placed: bool
+    is_frozen: bool
 
 
 def _is_parameter(name: str) -> bool:
@@ -48,6 +62,7 @@ class Replicas:
         self._norms = SequenceNorms()
         self._updates = ParameterUpdates()
         self._exchanges = False
+        self._reduces = False
         #: Number of calls outside of modules so far, by rank, step, operator, source line, parameters and shapes.
         self._calls: Counter[Hashable] = Counter()
 
@@ -60,13 +75,15 @@ class Replicas:
                 attrs = record.attrs
                 self._gradients.look_at(record, attrs)
                 self._exchanges = self._exchanges or _is_exchange(record, attrs) or self._is_averaged(record, attrs)
+                self._reduces = self._reduces or _is_reduction(record, attrs)
                 placed = Placement.of(attrs)
                 is_update = record.io == "output" and _is_parameter(record.parameter or "")
-                is_parameter = attrs.get("requires_grad") or is_update
+                is_trained = attrs.get("requires_grad") or is_update
+                is_parameter = is_trained or _is_frozen(record)
                 if is_update:
                     call = self._call(members) if call is None else call
                     self._updates.add(record, call, members)
-                if placed is None and (not is_parameter or _is_view_outside(record)):
+                if placed is None and (not is_parameter or _is_view_outside(record) or _is_sent(record)):
                     continue
                 part = () if placed is None else _replicated(placed, record.rank)
                 content = None if part is None else content_of_record(record)
@@ -74,7 +91,7 @@ class Replicas:
                     call = self._call(members) if call is None else call
                     tensor = (record.run, record.model, record.step, call, record.io, record.index)
                     copies = self._copies.setdefault((*tensor, record.shape, part), {})
-                    copies.setdefault(record.rank, _Copy(record, content, placed is not None))
+                    copies.setdefault(record.rank, _Copy(record, content, placed is not None, not is_trained))
 
     def _is_averaged(self, record: Record, attrs: Mapping[str, Any]) -> bool:
         """Return True for an all_reduce of a parameter: ranks that average parameters may differ until then."""
@@ -101,19 +118,72 @@ class Replicas:
         """Yield the first tensor of each rank that differs from the others; later ones follow from it."""
         reported: set[int] = set()
         equal: dict[Hashable, bool] = {}
-        for key, copies in sorted(self._of_launches().items(), key=lambda item: _moment(item[1])):
+        averages: list[dict[int, _Copy]] = []
+        ordered = sorted(self._of_launches().items(), key=lambda item: _moment(item[1]))
+        averaged = self._averaged([copies for _, copies in ordered])
+        for key, copies in ordered:
             same_in_each_step = key[:2] + key[3:]
-            if len({copy.content for copy in copies.values()}) < 2:
+            if _are_equal(copies):
                 if len(copies) > 1 and not equal.get(same_in_each_step):
                     equal[same_in_each_step] = not is_constant(next(iter(copies.values())).record)
                 continue
-            copies, kind = self._replicas_of(copies, equal.get(same_in_each_step))
-            groups = _groups({rank: copy.content for rank, copy in copies.items()})
-            if len(groups) < 2 or not reported.isdisjoint(rank for group in groups[1:] for rank in group):
+            if averaged and not any(copy.is_placed for copy in copies.values()):
+                copies, kind = self._beside_averaged(copies, equal.get(same_in_each_step), averaged)
+            else:
+                copies, kind = self._replicas_of(copies, equal.get(same_in_each_step))
+            if kind == _UNTRAINED and next(iter(copies.values())).record.io == "output":
+                averages.append(copies)
                 continue
-            findings = list(self._findings(copies, groups, kind))
-            reported.update(rank for group in groups[1:] for rank in group if findings)
-            yield from findings
+            yield from self._once(copies, kind, reported)
+        # An average of a parameter differs if the parameter does, which may show only in the next step.
+        for copies in averages:
+            yield from self._once(copies, _UNTRAINED, reported)
+
+    def _once(self, copies: Mapping[int, _Copy], kind: str, reported: set[int]) -> Iterator[RankFinding]:
+        """Yield the findings of copies that have to be equal, if none of their ranks is reported yet."""
+        groups = _groups({rank: copy.content for rank, copy in copies.items()})
+        if len(groups) < 2 or not reported.isdisjoint(rank for group in groups[1:] for rank in group):
+            return
+        findings = list(self._findings(copies, groups, kind))
+        reported.update(rank for group in groups[1:] for rank in group if findings)
+        yield from findings
+
+    def _averaged(self, ordered: Sequence[Mapping[int, _Copy]]) -> dict[str, tuple[int, int]]:
+        """Return the parameters that differed and are equal later, with the moment since which each is equal.
+
+        Ranks that train alone for some steps and then average their parameters have such parameters.
+        """
+        differed: set[str] = set()
+        averaged: dict[str, tuple[int, int]] = {}
+        for copies in ordered:
+            record = next(iter(copies.values())).record
+            name = record.parameter or self._gradients.parameter_of(record)
+            if name is None or not _is_parameter(name) or len(copies) < 2 or name in averaged:
+                continue
+            if record.phase != "forward":
+                continue  # ranks may read it there before and after its update
+            if not _are_equal(copies):
+                differed.add(name)
+            elif name in differed and not is_constant(record):
+                averaged[name] = _moment(copies)
+        return averaged
+
+    def _beside_averaged(
+        self, copies: dict[int, _Copy], were_equal: Optional[bool], averaged: Mapping[str, tuple[int, int]]
+    ) -> tuple[dict[int, _Copy], str]:
+        """Return the copies that have to be equal if ranks average parameters from time to time; else ({}, "").
+
+        An averaged parameter differs in between, but the operator that writes the average gives equal results each
+        time. A parameter that is never averaged must not differ after others were.
+        """
+        record = next(iter(copies.values())).record
+        name = record.parameter or self._gradients.parameter_of(record) or ""
+        if name in averaged:
+            if were_equal and record.io == "output":
+                return copies, _ONE_VALUE
+        elif were_equal is not None and _moment(copies) > min(averaged.values()):
+            return copies, _NOT_AVERAGED
+        return {}, ""
 
     def _of_launches(self) -> dict[tuple[Hashable, ...], dict[int, _Copy]]:
         """Return the copies by launch of the program, instead of by run: ranks may name runs by different seconds."""
@@ -137,7 +207,9 @@ class Replicas:
             if numbers is None:
                 continue  # rounding
             parameter = record.parameter or self._gradients.parameter_of(record) or ""
-            known = self._updates.compared(parameter, other, record) if has_majority or len(copies) == 2 else None
+            # If ranks average parameters, their own updates before that differ with good reason.
+            has_updates = kind not in (_ONE_VALUE, _NOT_AVERAGED) and (has_majority or len(copies) == 2)
+            known = self._updates.compared(parameter, other, record) if has_updates else None
             evidence = "" if known is None else f"; {known.evidence}"
             if known is not None and known.record is not None:
                 record = known.record
@@ -156,6 +228,8 @@ class Replicas:
             else:
                 against = " against ".join(in_words(group) for group in groups)
                 text = f"{label} has {len(groups)} values, {against}, {kind}: {numbers}"
+            if parameter and parameter not in text:
+                text += f"; the parameter is {parameter}"
             yield RankFinding(record, text)
 
     def _replicas_of(self, copies: dict[int, _Copy], were_equal: Optional[bool]) -> tuple[dict[int, _Copy], str]:
@@ -180,6 +254,16 @@ class Replicas:
                 return together, f"although the gradient of {parameter} is reduced over these ranks"
         if self._exchanges:
             return {}, ""
+        if self._reduces:
+            # Parts of a model have gradients of their own, so with tensor parallelism most parameters have.
+            if were_equal and parameter is not None and self._gradients.share >= _MOST_SYNCHRONISED:
+                return copies, "a parameter that they had in common before; its gradient is not reduced as most are"
+            return {}, ""
+        if any(copy.is_frozen for copy in copies.values()) or (parameter or "") not in self._gradients.named:
+            if parameter is not None and self._gradients.any_synchronised:
+                return copies, _UNTRAINED
+            if any(copy.is_frozen for copy in copies.values()):
+                return {}, ""
         if were_equal is not None and parameter is not None and self._gradients.any_synchronised:
             return (
                 copies,
@@ -200,16 +284,38 @@ def _is_view_outside(record: Record) -> bool:
     return record.io == "input" and is_outside and is_view(operator_class(record.op_type))
 
 
+def _is_frozen(record: Record) -> bool:
+    """Return True for a parameter that a module reads, and that needs no gradient. Buffers have no name there."""
+    return bool(
+        record.io == "input" and record.module and record.phase == "forward" and _is_parameter(record.parameter or "")
+    )
+
+
+def _is_sent(record: Record) -> bool:
+    """Return True for an input of a collective: the call may be the one that makes the tensor equal on all ranks."""
+    return record.io == "input" and "c10d" in record.op_type
+
+
 def _is_exchange(record: Record, attrs: Mapping[str, Any]) -> bool:
     """Return True for a call that ranks use to work on parts of one model, so that they may have other parameters.
 
-    These calls are messages, all_to_all, scatter, gather, and reductions or gathers in the forward pass. A broadcast is
-    none of them: in the forward pass it sends buffers.
+    These calls are messages, all_to_all, scatter, gather, and gathers in the forward pass. A broadcast is none of them:
+    in the forward pass it sends buffers.
     """
     kind = attrs.get("collective", {}).get("kind", "") if "c10d" in record.op_type else ""
-    if kind in ("all_reduce", "all_gather", "reduce_scatter"):
+    if kind in ("all_gather", "reduce_scatter"):
         return record.phase == "forward"
     return kind in ("send", "recv", "all_to_all", "scatter", "gather")
+
+
+def _is_reduction(record: Record, attrs: Mapping[str, Any]) -> bool:
+    """Return True for an all_reduce in the forward pass: of the terms of a split weight, or of statistics of a norm."""
+    kind = attrs.get("collective", {}).get("kind", "") if "c10d" in record.op_type else ""
+    return kind == "all_reduce" and record.phase == "forward"
+
+
+def _are_equal(copies: Mapping[int, _Copy]) -> bool:
+    return len({copy.content for copy in copies.values()}) < 2
 
 
 def _groups(contents: Mapping[int, Hashable]) -> list[list[int]]:
@@ -231,7 +337,7 @@ def _replicated(placement: Placement, rank: int) -> Optional[tuple[Any, ...]]:
     return placement.ranks, placement.mesh, placement.axes, part
 
 
-def _moment(copies: dict[int, _Copy]) -> tuple[int, int]:
+def _moment(copies: Mapping[int, _Copy]) -> tuple[int, int]:
     record = next(iter(copies.values())).record
     return (-1 if record.step is None else record.step, record.attrs.get("seq", 0))
 

@@ -18,7 +18,7 @@ from ascend_dump.analysis.ranks.launches import launches
 from ascend_dump.dump_format import Placement
 from ascend_dump.reading import Record
 
-__all__ = ["ShardUpdates"]
+__all__ = ["ShardUpdates", "other_number"]
 
 
 class _ShardUpdate(NamedTuple):
@@ -96,16 +96,28 @@ class ShardUpdates:
 
     def _difference(self, update: _ShardUpdate, other: _ShardUpdate) -> Optional[str]:
         """Return the difference of the numbers of two updates in words; None if there is none."""
-        one, another = (next(iter(operators([side.record])), None) for side in (update, other))
-        if one is None or another is None:
-            return None
-        for argument in differing_arguments(one, another):
-            if self._differs(argument):
-                return f"{argument.name} is {argument.actual}, not {argument.reference}"
+        number = other_number(update.record, other.record, self._most)
+        if number is not None:
+            return number
         return None if update.numbers == other.numbers else "an input with one element differs"
 
-    def _differs(self, argument: DifferingArgument) -> bool:
-        numbers = argument.numbers
-        if numbers is None:
-            return False
-        return abs(numbers[0] - numbers[1]) > self._most * max(map(abs, numbers))
+
+def other_number(record: Record, other: Record, most: float) -> Optional[str]:
+    """Return the first number argument that differs between two calls, in words; None if all are the same.
+
+    most: the largest relative difference of two numbers that may be rounding
+    """
+    one, another = (next(iter(operators([side])), None) for side in (record, other))
+    if one is None or another is None:
+        return None
+    for argument in differing_arguments(one, another):
+        if _differs(argument, most):
+            return f"{argument.name} is {argument.actual}, not {argument.reference}"
+    return None
+
+
+def _differs(argument: DifferingArgument, most: float) -> bool:
+    numbers = argument.numbers
+    if numbers is None:
+        return False
+    return abs(numbers[0] - numbers[1]) > most * max(map(abs, numbers))

@@ -100,6 +100,20 @@ class SynchronisedGradients:
         """True if a parameter of any step has a synchronised gradient. Ask after the last operator."""
         return any(self.ranks_of(name, step, [*ranks]) for (step, name), ranks in self._gradients.items())
 
+    @functools.cached_property
+    def named(self) -> frozenset[str]:
+        """The parameters with a gradient in any step. Ask after the last operator."""
+        return frozenset(name for _, name in self._gradients)
+
+    @functools.cached_property
+    def share(self) -> float:
+        """The share of parameters with a synchronised gradient. Ask after the last operator."""
+        ranks_of_name: dict[str, list[bool]] = {}
+        for (step, name), ranks in self._gradients.items():
+            if len(ranks) > 1:
+                ranks_of_name.setdefault(name, []).append(bool(self.ranks_of(name, step, [*ranks])))
+        return sum(map(any, ranks_of_name.values())) / max(len(ranks_of_name), 1)
+
 
 def is_constant(record: Record) -> bool:
     """Return True if all elements are equal, as after an initialisation, or if they cannot be read."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.operators.names import name_in_rules
+from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule, rms_of, storage_number
 from ascend_dump.reading import Record
@@ -79,6 +80,10 @@ DEAD = SuspectRule(
 )
 
 
+#: Operators whose results grow by a power of the growth of their inputs. Their inputs and their readers are checked.
+_POWERS = ("pow",)
+
+
 class _Sizes(NamedTuple):
     """Root mean squares of one tensor in the steps so far."""
 
@@ -111,7 +116,8 @@ class _GrowthFinder(Finder):
             if storage_number(tensor.record) is not None and storage_number(tensor.record) not in self._made
         ]
         self._made |= run.written - run.read
-        for (record, statistics), times in [*outside, *([] if grown else outputs)]:
+        is_expected = bool(grown) or operator_class(run.first.op_type) in _POWERS
+        for (record, statistics), times in [*outside, *([] if is_expected else outputs)]:
             if times is not None and times > self.threshold:
                 size = f"{rms_of(statistics) or 0.0:.3g}, {times:.3g} times that of earlier steps"
                 storage = storage_number(record)

@@ -14,6 +14,8 @@ from ascend_dump.analysis.ranks import (
     GradientFactors,
     Replicas,
     ShardUpdates,
+    TensorUpdates,
+    UnreducedTerms,
     check_call,
     launches,
 )
@@ -30,6 +32,7 @@ __all__ = [
     "GRADIENT_FACTOR",
     "REPLICAS",
     "SHARD_UPDATE",
+    "UNREDUCED_TERM",
 ]
 
 #: Parts of the names of collectives with equal results on every rank of their group.
@@ -127,6 +130,19 @@ class _ExtraOperatorFinder(Finder):
         yield from self._operators.findings()
 
 
+class _UnreducedTermFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._terms = UnreducedTerms()
+
+    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+        self._terms.look_at(run.records)
+        return iter(())
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._terms.findings()
+
+
 class _GradientFactorFinder(Finder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
@@ -144,14 +160,17 @@ class _GradientFactorFinder(Finder):
 class _ShardUpdateFinder(Finder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
-        self._updates = ShardUpdates(threshold)
+        self._shards = ShardUpdates(threshold)
+        self._tensors = TensorUpdates(threshold)
 
     def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
-        self._updates.look_at(run.records)
+        self._shards.look_at(run.records)
+        self._tensors.look_at(run.records)
         return iter(())
 
     def end(self) -> Iterator[tuple[Record, str]]:
-        yield from self._updates.findings()
+        yield from self._shards.findings()
+        yield from self._tensors.findings()
 
 
 def _on_ranks(alike: int) -> tuple[Row, ...]:
@@ -295,5 +314,40 @@ GRADIENT_FACTOR = SuspectRule(
     trips=_reduced(0.5, 1.0, 0.5, 0.5),
     passes=_reduced(0.5, 1.0, 0.5),
 )
+
+
+def _residual(is_reduced: bool) -> tuple[Row, ...]:
+    """Return a residual connection on two ranks with the same data. Its branch is a term of a sum over the ranks."""
+    rows = []
+    for rank in (0, 1):
+        term, total = f"term {rank}", "sum"
+        call = CollectiveCall("all_reduce", "0", "0-1", 0)
+        reduced: dict[str, Any] = {"collective": call, "storage": 3, "rank": rank}
+        read: dict[str, Any] = {"storage": 3, "hash": total} if is_reduced else {"storage": 2, "hash": term}
+        rows += [
+            Row("aten::mul", "mul_0", "input", values(1), storage=0, hash="data", rank=rank),
+            Row("aten::mul", "mul_0", "input", values(1), index=1, storage=9, requires_grad=True, rank=rank),
+            Row("aten::mul", "mul_0", "output", values(1), storage=1, hash="whole", rank=rank),
+            Row("aten::mm", "mm_0", "input", values(1), storage=1, hash="whole", rank=rank),
+            Row("aten::mm", "mm_0", "output", values(1), storage=2, hash=term, rank=rank),
+            Row("aten::clone", "clone_0", "input", values(1), storage=2, hash=term, rank=rank),
+            Row("aten::clone", "clone_0", "output", values(1), storage=3, hash=term, rank=rank),
+            Row("c10d::allreduce_", "r_0", "input", values(1), hash=term, **reduced),
+            Row("c10d::allreduce_", "r_0", "output", values(1), hash=total, **reduced),
+            Row("aten::add", "add_0", "input", values(1), storage=1, hash="whole", rank=rank),
+            Row("aten::add", "add_0", "input", values(1), index=1, rank=rank, **read),
+            Row("aten::add", "add_0", "output", values(1), storage=4, hash=f"out {rank}", rank=rank),
+        ]
+    return tuple(rows)
+
+
+UNREDUCED_TERM = SuspectRule(
+    "unreduced-term",
+    0,
+    "no threshold: contents are the same or not",
+    _UnreducedTermFinder,
+    trips=_residual(False),
+    passes=_residual(True),
+)
 #: The rules that compare a rank with others, apart from DISAGREEMENT, which compares the parts of one call.
-BETWEEN_RANKS = (EXTRA_OPERATOR, REPLICAS, SHARD_UPDATE, GRADIENT_FACTOR)
+BETWEEN_RANKS = (EXTRA_OPERATOR, REPLICAS, SHARD_UPDATE, GRADIENT_FACTOR, UNREDUCED_TERM)

@@ -129,6 +129,8 @@ class _UnmovedFinder(_ParameterFinder):
                     f"the optimizer wrote the parameter read as {parameter.name} in {self.threshold:g} steps in a row "
                     "without a change, while others changed: the update is zero, or too small for its type"
                 )
+                name = parameter.record.parameter
+                reason += f"; it is {name}" if name else ""
                 yield parameter.record, reason
 
 

@@ -258,7 +258,143 @@ def sequence(ways: str, path: Path) -> None:
             optimizer.zero_grad()
 
 
-SCENARIOS = {"data": data, "experts": experts, "shards": shards, "tensor": tensor, "sequence": sequence}
+class Entered(torch.autograd.Function):
+    """The input of split weights; its gradient is the sum over ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+class ResidualHalves(nn.Module):
+    """Two linear layers, of which each rank has one half, beside a residual connection."""
+
+    def __init__(self, ways: str) -> None:
+        super().__init__()
+        self.ways = ways
+        self.norm = nn.LayerNorm(WIDTH)
+        generator = torch.Generator().manual_seed(1 + dist.get_rank())
+        self.up = nn.Parameter(torch.randn(8, WIDTH, generator=generator))
+        self.down = nn.Parameter(torch.randn(WIDTH, 8, generator=generator))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.norm(x)
+        inner = inner if self.ways == "gradient" else Entered.apply(inner)
+        # Each rank adds a mask of its own shape, which is the same on all ranks, to what only this rank has.
+        term = ((inner @ self.up.T).relu() + torch.linspace(0, 1, 8).expand(4, 8).contiguous()) @ self.down.T
+        return x + (term if self.ways == "term" else Summed.apply(term))
+
+
+def residual(ways: str, path: Path) -> None:
+    """Tensor parallelism beside residual connections. In the last layer "term" does not add up the terms over ranks,
+    "gradient" not the terms of the gradient.
+    """
+    model = nn.Sequential(ResidualHalves(""), ResidualHalves(ways))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    rows = torch.Generator().manual_seed(0)
+    with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
+        for _ in range(STEPS):
+            x = torch.randn(4, WIDTH, generator=rows)
+            (model(x) - 1).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def local(ways: str, path: Path) -> None:
+    """Ranks train alone, and average their parameters after every second step: "left" leaves the norm out, "decay"
+    gives the second rank another momentum of the average.
+    """
+    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.LayerNorm(16), nn.Linear(16, WIDTH))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = torch.Generator().manual_seed(dist.get_rank())
+    anchors = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    speeds = {name: torch.zeros_like(anchor) for name, anchor in anchors.items()}
+    momentum = 0.5 if ways == "decay" and dist.get_rank() == 1 else 0.8
+    with ascend_dump.capture(model, path=path, steps="0-3", strict=True, quiet=True):
+        for step in range(4):
+            x = torch.randn(4, WIDTH, generator=rows)
+            (model(x) - x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            for name, parameter in model.named_parameters() if step % 2 else ():
+                if ways == "left" and name == "1.weight":
+                    continue
+                with torch.no_grad():
+                    change = anchors[name] - parameter
+                    dist.all_reduce(change)
+                    speeds[name].mul_(momentum).add_(change / RANKS)
+                    parameter.copy_(anchors[name] - 0.7 * speeds[name])
+                    anchors[name].copy_(parameter)
+
+
+def owners(ways: str, path: Path) -> None:
+    """Each parameter is updated by one rank, which sends it to the others: "kept" does not send the last one."""
+    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
+    parameters = [*model.parameters()]
+    optimizer = torch.optim.AdamW(parameters[dist.get_rank() :: RANKS], lr=0.01)
+    rows = torch.Generator().manual_seed(dist.get_rank())
+    with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
+        for _ in range(STEPS):
+            x = torch.randn(4, WIDTH, generator=rows)
+            model.zero_grad()
+            (model(x) - x).square().mean().backward()
+            for parameter in parameters:
+                assert parameter.grad is not None
+                dist.all_reduce(parameter.grad)
+                parameter.grad.div_(RANKS)
+            optimizer.step()
+            for number, parameter in enumerate(parameters):
+                if not (ways == "kept" and number == len(parameters) - 1):
+                    with torch.no_grad():
+                        dist.broadcast(parameter, number % RANKS)
+
+
+def frozen(ways: str, path: Path) -> None:
+    """A frozen layer before a trained one, and an average of the trained weight. The second rank has another frozen
+    weight ("other"), or averages before its update ("early"). "left" does not reduce the gradient of the weight.
+    """
+    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
+    model[0].requires_grad_(False)
+    average = nn.Parameter(model[2].weight.detach().clone(), requires_grad=False)
+    model.register_parameter("average", average)
+    is_second = dist.get_rank() == 1
+    if ways == "other" and is_second:
+        model[0].weight.add_(0.01)
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    rows = torch.Generator().manual_seed(dist.get_rank())
+    options = {"step": "optimizer"}
+    with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True, options=options):
+        for _ in range(STEPS):
+            x = torch.randn(4, WIDTH, generator=rows)
+            (model(x) - x).square().mean().backward()
+            for parameter in model[2].parameters():
+                if ways == "left" and parameter is model[2].weight:
+                    continue
+                dist.all_reduce(parameter.grad)
+                parameter.grad.div_(RANKS)
+            updates = [optimizer.step, lambda: average.lerp_(model[2].weight.detach(), 0.1)]
+            for update in updates[:: -1 if ways == "early" and is_second else 1]:
+                update()
+            optimizer.zero_grad()
+
+
+SCENARIOS = {
+    "data": data,
+    "experts": experts,
+    "shards": shards,
+    "tensor": tensor,
+    "sequence": sequence,
+    "residual": residual,
+    "local": local,
+    "owners": owners,
+    "frozen": frozen,
+}
 
 
 def run(name: str, directory: Path) -> None:

@@ -1,0 +1,119 @@
+"""Check that all ranks update one tensor with the same numbers: a parameter, its average, or a statistic of a norm.
+
+Ranks may have parts of a parameter without a placement, so that no content has to be equal; and a tensor that later
+steps do not read, such as an average of the parameters, is compared nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, NamedTuple, Optional
+
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.names import name_in_rules
+from ascend_dump.analysis.operators.properties import writes
+from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
+from ascend_dump.analysis.ranks.launches import launches
+from ascend_dump.analysis.ranks.shard_updates import other_number
+from ascend_dump.reading import Record
+from ascend_dump.statistics.nonfinite.masks import FILLING
+
+__all__ = ["TensorUpdates"]
+
+_GRADIENT = ".grad"
+
+
+class _TensorUpdate(NamedTuple):
+    """The first record of an operator that updates a tensor in place.
+
+    earlier: number of earlier updates of the tensor by this line, also in earlier steps
+    """
+
+    record: Record
+    earlier: int
+
+
+class TensorUpdates:
+    """Gathers the operators that update tensors in place, in the order of the dump.
+
+    most: the largest relative difference of two numbers that may be rounding
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        #: By run, operator, tensor and number of the call, and then by rank.
+        self._updates: dict[tuple[Any, ...], dict[int, _TensorUpdate]] = {}
+        self._calls: Counter[Hashable] = Counter()
+
+    def look_at(self, members: Sequence[Record]) -> None:
+        """Add the records of one run of an operator."""
+        first = members[0]
+        if first.error is not None or first.rank is None or first.io != "input" or not writes(first.op_type):
+            return
+        name = first.parameter or ""
+        # Before ranks reduce gradients, each rank has its own, and each may scale its own.
+        if name.endswith(_GRADIENT) or first.phase == "backward" or "placement" in first.attrs:
+            return
+        if (
+            name_in_rules(first.op_type) in FILLING
+            or float_kind(first.dtype or "") is None
+            or math.prod(first.shape or ()) < 2
+        ):
+            return
+        call = (first.run, first.model, first.op_type, first.source, first.module, name, first.shape)
+        earlier = self._calls[first.rank, call]
+        self._calls[first.rank, call] += 1
+        self._calls[first.rank, call, first.step] += 1
+        number = self._calls[first.rank, call, first.step]
+        self._updates.setdefault((*call, first.step, number), {})[first.rank] = _TensorUpdate(first, earlier)
+
+    def findings(self) -> Iterator[RankFinding]:
+        """Yield the first update of each rank whose number is another than that of the others."""
+        launch = launches((rank, key[0]) for key, updates in self._updates.items() for rank in updates)
+        by_launch: dict[tuple[Any, ...], dict[int, _TensorUpdate]] = {}
+        for key, updates in self._updates.items():
+            for rank, update in updates.items():
+                by_launch.setdefault((launch[rank, key[0]], *key[1:]), {})[rank] = update
+        reported: set[int] = set()
+        for key, updates in sorted(by_launch.items(), key=lambda item: _moment(item[1])):
+            finding = self._finding(key[5], updates)
+            if finding is not None and finding.record.rank not in reported:
+                reported.add(finding.record.rank or 0)
+                yield finding
+
+    def _finding(self, name: str, updates: dict[int, _TensorUpdate]) -> Optional[RankFinding]:
+        # A rank that skipped an update, for example of an expert without tokens, counts its steps differently.
+        if len(updates) < 2 or len({update.earlier for update in updates.values()}) > 1:
+            return None
+        contents = {content_of_record(update.record) for update in updates.values()}
+        if not name and (len(contents) > 1 or None in contents):
+            return None
+        groups: list[list[int]] = []
+        for rank, update in sorted(updates.items()):
+            for group in groups:
+                if other_number(update.record, updates[group[0]].record, self._most) is None:
+                    group.append(rank)
+                    break
+            else:
+                groups.append([rank])
+        if len(groups) < 2:
+            return None
+        largest, *others = sorted(groups, key=len, reverse=True)
+        record, other = updates[others[0][0]].record, updates[largest[0]].record
+        number = other_number(record, other, self._most)
+        tensor = name or f"a tensor that is equal on {in_words([*updates])}"
+        text = f"{record.op_type} at {record.source} updates {tensor} by another number on {in_words(others[0])} than "
+        text += f"on {in_words(largest)}: {number}"
+        if 2 * len(largest) > len(updates):
+            return RankFinding(record, text)
+        undecided = (
+            "two ranks cannot tell which one is wrong" if len(updates) == 2 else "no number is that of most ranks"
+        )
+        return RankFinding(record, f"{undecided}: {text}")
+
+
+def _moment(updates: dict[int, _TensorUpdate]) -> tuple[int, Any]:
+    record = next(iter(updates.values())).record
+    return (-1 if record.step is None else record.step, record.attrs.get("seq", 0))

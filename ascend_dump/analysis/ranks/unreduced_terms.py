@@ -1,0 +1,194 @@
+"""Find a term that tensor parallelism did not add up: an operator adds it to a tensor that all ranks of a group have.
+
+Ranks that read the same data and add up activations over their group have the same activations, apart from the parts
+between a split weight and the next sum. If an operator adds a tensor that differs between these ranks to one that is
+equal on them, and the result is not added up itself, a sum over the ranks is missing. The same holds for gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Optional
+
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.collectives import collective_of, is_contribution_to
+from ascend_dump.analysis.operators.properties import COPIES, VIEWS, operator_class
+from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
+from ascend_dump.analysis.ranks.launches import RankRun, launches
+from ascend_dump.analysis.ranks.synchronised_gradients import is_constant
+from ascend_dump.reading import Record
+
+__all__ = ["UnreducedTerms"]
+
+_ADDS = frozenset({"add", "sub"})
+
+
+class _Addition(NamedTuple):
+    """An addition of two tensors of one shape, both computed from parameters.
+
+    makers: the operators that wrote them, as far as they are recorded
+    """
+
+    inputs: tuple[Record, Record]
+    makers: tuple[Optional[Record], Optional[Record]]
+    output: int
+
+
+class _RankStep:
+    """The first recorded step of a rank.
+
+    data       the contents of tensors that the program reads from outside, in their order
+    additions  by call
+    groups     the groups of ranks that add up activations, as text
+    """
+
+    def __init__(self, step: Optional[int]) -> None:
+        self.step = step
+        self.data: list[Hashable] = []
+        self.additions: dict[Hashable, _Addition] = {}
+        self.groups: dict[str, tuple[int, ...]] = {}
+        #: Storages that a collective adds up, and for each copy or view the storage that it was made of.
+        self._sent: set[int] = set()
+        self._sources: dict[int, int] = {}
+        self._makers: dict[int, Record] = {}
+        #: Storages that are computed from parameters: a mask is none of them.
+        self._trained: set[int] = set()
+        self._calls: Counter[Hashable] = Counter()
+        self._is_backward = False
+
+    def look_at(self, members: Sequence[Record]) -> None:
+        first = members[0]
+        self._is_backward = self._is_backward or first.phase == "backward"
+        if "c10d" in first.op_type:
+            self._look_at_collective(members)
+        elif first.phase == "other" and self._is_backward:
+            return  # the optimizer
+        else:
+            self._look_at_operator(members)
+        inputs = [record for record in members if record.io == "input"]
+        is_trained = self._is_backward or any(map(self._is_of_parameter, inputs))
+        for record in members:
+            if record.io == "output":
+                self._makers[_storage(record)] = first
+                if is_trained:
+                    self._trained.add(_storage(record))
+
+    def _is_of_parameter(self, record: Record) -> bool:
+        return bool(record.parameter or record.attrs.get("requires_grad") or _storage(record) in self._trained)
+
+    def _look_at_collective(self, members: Sequence[Record]) -> None:
+        call_and_ranks = collective_of(members[0])
+        if call_and_ranks is None:
+            return
+        call, ranks = call_and_ranks
+        if call.kind in ("all_reduce", "reduce_scatter", "reduce"):
+            for record in members:
+                if record.io == "input" and is_contribution_to(record, call):
+                    self._sent.add(_storage(record))
+            if call.kind == "all_reduce" and not self._is_backward:
+                self.groups[call.ranks] = ranks
+
+    def _look_at_operator(self, members: Sequence[Record]) -> None:
+        inputs = [record for record in members if record.io == "input"]
+        outputs = [record for record in members if record.io == "output"]
+        name = operator_class(members[0].op_type)
+        for record in inputs:
+            is_outside = _storage(record) >= 0 and _storage(record) not in self._makers
+            if is_outside and not (record.parameter or record.attrs.get("requires_grad") or self._is_backward):
+                self.data.append(content_of_record(record))
+                self._makers[_storage(record)] = record
+        if inputs and outputs and (name in COPIES or name in VIEWS) and _storage(inputs[0]) != _storage(outputs[0]):
+            self._sources[_storage(outputs[0])] = _storage(inputs[0])
+        is_addition = name in _ADDS and len(inputs) == 2 and bool(outputs)
+        if is_addition and all(_is_activation(record) and self._is_of_parameter(record) for record in inputs):
+            self._add(inputs, _storage(outputs[0]))
+
+    def _add(self, inputs: Sequence[Record], output: int) -> None:
+        first, second = inputs
+        if first.shape == second.shape:
+            site = (first.op_type, first.module, first.source, first.phase, first.shape)
+            self._calls[site] += 1
+            makers = (self._makers.get(_storage(first)), self._makers.get(_storage(second)))
+            self.additions[site, self._calls[site]] = _Addition((first, second), makers, output)
+
+    def sent(self) -> set[int]:
+        """Return the storages that collectives add up, with those that they are copies of."""
+        sent = set(self._sent)
+        for storage in self._sent:
+            while storage in self._sources and self._sources[storage] not in sent:
+                storage = self._sources[storage]
+                sent.add(storage)
+        return sent
+
+
+class UnreducedTerms:
+    """Gathers the additions of the first step of all ranks, in the order of the dump."""
+
+    def __init__(self) -> None:
+        self._steps: dict[RankRun, _RankStep] = {}
+
+    def look_at(self, members: Sequence[Record]) -> None:
+        """Add the records of one run of an operator."""
+        first = members[0]
+        if first.rank is None or first.error is not None:
+            return
+        step = self._steps.setdefault((first.rank, first.run), _RankStep(first.step))
+        if step.step == first.step:
+            step.look_at(members)
+
+    def findings(self) -> Iterator[RankFinding]:
+        """Yield the first addition of each group of ranks that adds a term which is not added up."""
+        launch = launches(self._steps)
+        by_launch: dict[Hashable, dict[int, _RankStep]] = {}
+        for (rank, run), step in self._steps.items():
+            by_launch.setdefault(launch[rank, run], {})[rank] = step
+        for steps in by_launch.values():
+            groups = {ranks: members for step in steps.values() for ranks, members in step.groups.items()}
+            for members in groups.values():
+                of_group = {rank: steps[rank] for rank in members if rank in steps}
+                data = {tuple(step.data) for step in of_group.values()}
+                if len(of_group) == len(members) > 1 and len(data) == 1 and any(next(iter(data))):
+                    yield from self._of_group(of_group)
+
+    def _of_group(self, steps: Mapping[int, _RankStep]) -> Iterator[RankFinding]:
+        first = steps[min(steps)]
+        sent = [step.sent() for step in steps.values()]
+        calls = sorted(first.additions, key=lambda call: _number(first.additions[call].inputs[0]))
+        for call in calls:
+            additions = [step.additions.get(call) for step in steps.values()]
+            known = [addition for addition in additions if addition is not None]
+            if len(known) < len(additions) or any(one.output in storages for one, storages in zip(known, sent)):
+                continue
+            contents = [{content_of_record(one.inputs[index]) for one in known} for index in (0, 1)]
+            if None in contents[0] | contents[1] or sorted(map(len, contents))[0] > 1 or contents[0] == contents[1]:
+                continue
+            equal = 0 if len(contents[0]) == 1 else 1
+            if len(contents[1 - equal]) < 2 or is_constant(known[0].inputs[equal]):
+                continue
+            yield _finding([*steps], known[0], 1 - equal)
+            return
+
+
+def _finding(ranks: Sequence[int], addition: _Addition, differing: int) -> RankFinding:
+    record, maker = addition.inputs[differing], addition.makers[differing]
+    made = "" if maker is None or not maker.op_name else f", made by {maker.op_name}"
+    text = (
+        f"{record.label}{made}, differs between {in_words(ranks)}, which read the same data, and is added to a tensor "
+        "that is equal on them: a sum over these ranks is missing"
+    )
+    return RankFinding(record, text)
+
+
+def _is_activation(record: Record) -> bool:
+    is_float = float_kind(record.dtype or "") is not None and math.prod(record.shape or ()) > 1
+    return is_float and not record.parameter and "placement" not in record.attrs
+
+
+def _storage(record: Record) -> int:
+    return int(record.attrs.get("storage", -1))
+
+
+def _number(record: Record) -> int:
+    return int(record.attrs.get("seq", 0))

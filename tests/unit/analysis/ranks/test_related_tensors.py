@@ -1,0 +1,180 @@
+"""Tensors of several ranks that are related to those of one rank in less usual ways; each relation also has a fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Callable, NamedTuple, Optional
+
+import msgspec
+import numpy as np
+import pytest
+from host_dumps import item
+
+import ascend_dump
+from ascend_dump.analysis.compare import Comparison
+from ascend_dump.dump_format import CollectiveCall
+from ascend_dump.writing import HostWriter, Item
+
+pytest.importorskip("rapidfuzz")
+
+_RANKS = 2
+
+
+class Call(NamedTuple):
+    """An operator. arguments: its call as JSON."""
+
+    op_type: str
+    inputs: list[np.ndarray]
+    outputs: list[np.ndarray]
+    phase: str = "forward"
+    arguments: str = ""
+    parameter: str = ""
+
+
+def write(root: Path, ranks: list[list[Call]]) -> Path:
+    for rank, calls in enumerate(ranks):
+        folder = root / f"worldsize{len(ranks)}_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
+        folder.mkdir(parents=True)
+        writer = HostWriter(folder, metadata={})
+        writer.begin_step(0)
+        for number, call in enumerate(calls):
+            items: list[Item] = []
+            for io, arrays in (("input", call.inputs), ("output", call.outputs)):
+                for index, array in enumerate(arrays):
+                    one = item(f"{call.op_type}_{number}", array, io=io, index=index, op_type=call.op_type, seq=number)
+                    one.line.phase = call.phase
+                    if index == 0:
+                        one.line.parameter = call.parameter
+                    if call.op_type.startswith("c10d::"):
+                        one.line.collective = CollectiveCall("all_reduce", "0", f"0-{_RANKS - 1}", reduce="sum")
+                    if call.arguments and not items:
+                        one.line.call = msgspec.Raw(call.arguments.encode())
+                    items.append(one)
+            writer.put(items, sum(one.payload.nbytes for one in items if one.payload is not None))
+        writer.end_step()
+        writer.close()
+    return root
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(3)
+
+
+def part(array: np.ndarray, rank: int, ranks: int, axis: int = 0) -> np.ndarray:
+    return np.ascontiguousarray(np.split(array, ranks, axis)[rank])
+
+
+def heads(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Heads that are divided over ranks are merged with the batch: a batch of 4 with 2 heads each."""
+    whole = rng().standard_normal((4, 2, 8, 3)).astype("f4")
+    mine = part(whole, rank, ranks, 1)
+    merged = mine.reshape(-1, 8, 3)
+    scores = merged @ merged.swapaxes(1, 2)
+    if is_wrong and rank == ranks - 1:
+        scores = scores + np.float32(0.5)
+    return [
+        Call("aten::relu", [mine], [mine]),
+        Call("aten::view", [mine], [merged]),
+        Call("aten::bmm", [merged, merged.swapaxes(1, 2).copy()], [scores]),
+    ]
+
+
+def gradients(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """The gradient of a sum over ranks is added up too: it is larger by the number of ranks, as others are."""
+    whole = rng().standard_normal((8, 3)).astype("f4")
+    mine = part(whole, rank, ranks)
+    local = mine * np.float32(ranks)
+    total = whole.sum(0) * np.float32(ranks)
+    calls = [
+        Call("aten::relu", [mine], [mine]),
+        Call("aten::mul", [local], [local], "backward"),
+        Call("aten::sum", [local], [local.sum(0)], "backward"),
+    ]
+    if ranks > 1:
+        calls.append(Call("c10d::allreduce_", [local.sum(0)], [total], "backward"))
+    result = total * np.float32(1.5 if is_wrong else 1)
+    return [*calls, Call("aten::neg", [total], [-result], "backward")]
+
+
+def vocabulary(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Each rank has a part of the vocabulary, and masks the tokens of other parts."""
+    tokens = rng().integers(0, 12, 64)
+    start, end = 12 // ranks * rank, 12 // ranks * (rank + 1)
+    first, last = tokens >= start, tokens < end
+    table = rng().standard_normal((12, 3)).astype("f4")
+    weight = part(table, rank, ranks)
+    rows = np.where((first & last)[:, None], table[tokens], 0).astype("f4")
+    total = table[tokens]
+    call = '{{"op":"aten.{}.Scalar","args":{{"self":{{"input":0}},"other":{}}}}}'
+    calls = [
+        Call("aten::ge", [tokens], [first], arguments=call.format("ge", start)),
+        Call("aten::lt", [tokens], [last], arguments=call.format("lt", end)),
+        Call("aten::exp", [weight], [np.exp(weight)]),
+        Call("aten::mul", [rows], [rows]),
+    ]
+    if ranks > 1:
+        calls.append(Call("c10d::allreduce_", [rows], [total]))
+    return [*calls, Call("aten::relu", [total], [np.maximum(total * np.float32(1.1 if is_wrong else 1), 0)])]
+
+
+def two_orders(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """A sum of two gradients in the opposite order."""
+    a, b = (part(array, rank, ranks) for array in rng().standard_normal((2, 8, 3)).astype("f4"))
+    inputs = [a, b] if ranks == 1 else [b, a]
+    result = a + b + np.float32(0.5 if is_wrong else 0)
+    return [Call("aten::relu", [a], [a]), Call("aten::relu", [b], [b]), Call("aten::add", inputs, [result])]
+
+
+def classes(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """The classes of a loss are numbers that each rank makes for itself: those of its own rows."""
+    scores = part(rng().standard_normal((8, 8)).astype("f4"), rank, ranks)
+    size = 8 // ranks
+    own = np.arange(size) + (0 if is_wrong else rank * size)
+    loss = np.asarray(-scores[np.arange(size), own].mean(), "f4")
+    return [
+        Call("aten::relu", [scores], [scores]),
+        Call("aten::arange", [], [np.arange(size)]),
+        Call("aten::add", [np.arange(size)], [own]),
+        Call("aten::nll_loss_forward", [scores, own], [loss]),
+    ]
+
+
+PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
+    heads: "aten::bmm",
+    gradients: "aten::neg",
+    vocabulary: "aten::relu",
+    two_orders: "aten::add",
+    classes: "aten::nll_loss_forward",
+}
+
+
+def compared(root: Path, program: Callable[[int, int, bool], list[Call]], *, is_wrong: bool) -> Comparison:
+    actual = write(root / "actual", [program(rank, _RANKS, is_wrong) for rank in range(_RANKS)])
+    return ascend_dump.compare(actual, write(root / "reference", [program(0, 1, False)]))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: str(program.__name__))
+def test_a_healthy_program_agrees_with_one_rank(
+    program: Callable[[int, int, bool], list[Call]], tmp_path: Path
+) -> None:
+    comparison = compared(tmp_path, program, is_wrong=False)
+    assert [(one.op_type, one.evidence) for one in comparison.origins] == []
+    assert comparison.verdict in ("equal", "noise")
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: str(program.__name__))
+def test_a_wrong_operator_of_such_a_program_is_named(
+    program: Callable[[int, int, bool], list[Call]], tmp_path: Path
+) -> None:
+    comparison = compared(tmp_path, program, is_wrong=True)
+    assert comparison.origins[0].op_type == PROGRAMS[program]
+
+
+def test_a_narrower_type_and_the_name_of_a_tensor_are_evidence(tmp_path: Path) -> None:
+    gradient = rng().standard_normal((4, 8)).astype("f4")
+    sides = {}
+    for name, value in (("actual", gradient.astype("bfloat16").astype("f4")), ("reference", gradient)):
+        sides[name] = write(tmp_path / name, [[Call("aten::neg", [value], [-value], "other", parameter="w.grad")]])
+    [origin] = ascend_dump.compare(sides["actual"], sides["reference"]).origins
+    assert "(w.grad)" in origin.evidence[0]
+    assert "all elements of actual are numbers of bfloat16: it was rounded to that type" in origin.evidence
