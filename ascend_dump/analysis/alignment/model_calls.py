@@ -47,6 +47,7 @@ class ModelCall:
     ids_record  the record of the ids
     slots       [row][slot]: the token of each slot
     keys        [row][key]: the tokens whose keys a cache holds after the call, in the order of the cache
+    integers    the integer records before and in the first layer, by their names; None until they are needed
     """
 
     operators: list[Operator]
@@ -54,6 +55,7 @@ class ModelCall:
     ids_record: Record
     slots: list[list[Token]] = field(default_factory=list)
     keys: list[list[Token]] = field(default_factory=list)
+    integers: Optional[dict[Hashable, Record]] = None
 
     @property
     def rows(self) -> int:

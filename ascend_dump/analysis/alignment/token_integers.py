@@ -57,18 +57,7 @@ class IntegersOfCalls:
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
         largest = max(calls, key=lambda call: (call.width, call.rows))
-        keys = list(_keys(largest, _are_positions))
-        if keys:
-            # Slot numbers of a call begin at 0 in each call, positions do not. Of several records, an input that no
-            # operator of the call made is likelier to be the positions. Slot numbers of a cache are larger.
-            given = _given(largest)
-            self._positions: Optional[_Key] = max(
-                keys, key=lambda key: (_later_calls(calls, key), key in given, -_sum_of_largest(calls, key))
-            )
-        else:
-            # Slot numbers of a cache count up as well, but are larger than positions.
-            later = _keys(largest, _are_positions, _FIRST_PRODUCTS)
-            self._positions = min(later, key=lambda key: _largest(largest, key), default=None)
+        self._positions = _positions_key(calls, largest)
         masks = (_first_key(call, self._is_mask_of_padding) for call in calls)
         self._mask = next((key for key in masks if key is not None), None)
         lengths = (_first_key(call, self._are_boundaries, _FIRST_PRODUCTS) for call in calls)
@@ -135,6 +124,28 @@ class IntegersOfCalls:
         mask = _find(call, self._mask)
         is_mask = mask is not None and mask.ndim == 2 and len(mask) == call.rows and mask.shape[1] >= call.width
         return mask if is_mask else None
+
+
+def _positions_key(calls: Sequence[ModelCall], largest: ModelCall) -> Optional[_Key]:
+    """Return the key of the positions; None if they are not recorded. largest: the call with most slots"""
+    keys = list(_keys(largest, _are_positions))
+    if keys:
+        # Slot numbers of a call begin at 0 in each call, positions do not. Of several records, an input that no
+        # operator of the call made is likelier to be the positions. Slot numbers of a cache are larger.
+        given = _given(largest)
+        early = max(keys, key=lambda key: (_later_calls(calls, key), key in given, -_sum_of_largest(calls, key)))
+        if _calls_with(calls, early) == len(calls):
+            return early
+        keys = [early]
+    # Slot numbers of a cache count up as well, but are larger than positions.
+    keys += _keys(largest, _are_positions, _FIRST_PRODUCTS)
+    return max(keys, key=lambda key: (_calls_with(calls, key), -_largest(largest, key)), default=None)
+
+
+def _calls_with(calls: Sequence[ModelCall], key: _Key) -> int:
+    """Return the number of calls in which a record has a number for each slot."""
+    sizes = [(call, array.size) for call in calls if (array := _find(call, key)) is not None]
+    return sum(size in (call.width, call.ids.size) for call, size in sizes)
 
 
 def _segment(
@@ -237,11 +248,11 @@ def _given(call: ModelCall) -> set[_Key]:
 
 
 def _find(call: ModelCall, key: Optional[_Key]) -> Optional[np.ndarray]:
-    record = (
-        None
-        if key is None
-        else next((record for other, record in _integers(call, _FIRST_PRODUCTS) if other == key), None)
-    )
+    if call.integers is None:
+        call.integers = {}
+        for name, integers in _integers(call, _FIRST_PRODUCTS):
+            call.integers.setdefault(name, integers)
+    record = None if key is None else call.integers.get(key)
     return None if record is None else _read(record)
 
 

@@ -73,12 +73,19 @@ class TensorOfCalls:
         base     the index of the base call, the call with most slots
         orders   for elements that the program sorts, such as by experts: their order, by index of the call; else empty
         """
-        self.side, self.records, self.orders = side, dict(records), orders
+        self.side, self.records = side, dict(records)
+        #: For rows that the program picked: the number of the slot of each row, by index of the call; else empty.
+        self.rows = {
+            index: rows for index, record in records.items() if (rows := side.rows_of(index, record)) is not None
+        }
+        self.orders: Mapping[int, np.ndarray] = self.rows or orders
         self.base = records.get(base, next(iter(records.values())))
         self.shapes = {index: record.shape or () for index, record in records.items()}
         self._arrays: dict[int, np.ndarray] = {}
 
     def ways(self) -> list[Way]:
+        if self.rows:
+            return [Way("rows", None, 0)] if self.rows.keys() == self.records.keys() else []
         ways = self.side.ways(self.shapes)
         for way in list(ways):
             if not way.joined or way.axis != 0:
@@ -90,6 +97,14 @@ class TensorOfCalls:
 
     def tokens_in(self, way: Way, tokens: CommonTokens) -> np.ndarray:
         """Return [tokens]: True for the common tokens that this tensor has values of."""
+        import numpy as np
+
+        if way.kind == "rows":
+            known = np.zeros(tokens.count, bool)
+            for index, rows in self.rows.items():
+                numbers = self.side.slots[index].reshape(-1)[rows]
+                known[numbers[numbers >= 0]] = True
+            return known
         # The order of elements changes no set of tokens.
         return self.side.tokens_in(way._replace(is_sorted=False), self.shapes, tokens.count)
 
@@ -123,10 +138,6 @@ class TensorOfCalls:
                 if result is None:
                     result = np.zeros((tokens.count, *rest), values.dtype)
                 values = values.reshape(len(values), *rest)
-                if way.kind == "keys" and known[numbers].any():
-                    old = result[numbers]
-                    differs = (_bits(old) != _bits(values)).any(axis=1) | ~known[numbers]
-                    numbers, values = numbers[differs], values[differs]
                 result[numbers] = values
                 known[numbers] = True
         assert result is not None, "a way fits at least one record"
@@ -410,13 +421,6 @@ def _parts(
 
 def _present(tensor: TensorOfCalls, way: Way, tokens: CommonTokens) -> np.ndarray:
     return presence(tensor.side, way, tensor.shapes, tokens.count, tokens.index_of)
-
-
-def _bits(array: np.ndarray) -> np.ndarray:
-    import numpy as np
-
-    flat = np.ascontiguousarray(array).reshape(len(array), -1)
-    return flat.view(np.uint8).reshape(len(array), -1)
 
 
 def distance(a: Record, b: Record) -> float:

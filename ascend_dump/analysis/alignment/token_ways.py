@@ -11,10 +11,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from ascend_dump.analysis.alignment.experts.routed_rows import slots_of_rows
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall, Token
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ascend_dump.reading import Record
 
 __all__ = ["TokenSide", "Way", "gather", "presence", "rest_shape"]
 
@@ -26,7 +29,8 @@ _Shape = tuple[int, ...]
 class Way(NamedTuple):
     """The axes of a tensor that are tokens.
 
-    kind      "tokens", "keys" (of a cache), "pairs" (tokens and keys), "last" (one token of each row)
+    kind      "tokens", "keys" (of a cache), "pairs" (tokens and keys), "last" (one token of each row), "rows" (rows of
+              the first axis that the program picked, see `slots_of_rows`)
     row_axis  the axis of rows of the batch, maybe joined with heads; None if there is none
     axis      the axis of slots, or of rows and slots joined, or of keys; for "last" the axis of rows or requests
     key_axis  for "pairs": the axis of keys
@@ -67,6 +71,8 @@ class TokenSide:
         self._known: dict[tuple[Way, tuple[tuple[int, _Shape], ...]], np.ndarray] = {}
 
         self.calls = list(calls)
+        #: By call: the slots of the rows of tensors; empty until they are needed.
+        self._rows: dict[int, dict[int, np.ndarray]] = {}
         self.rooms: set[int] = set()
         self.slots = [
             np.array([[numbers.get(token, -1) for token in row] for row in call.slots], np.int64) for call in calls
@@ -78,6 +84,12 @@ class TokenSide:
             )
             for slots in (call.slots for call in calls)
         ]
+
+    def rows_of(self, index: int, record: Record) -> Optional[np.ndarray]:
+        """Return the slot of each row of a tensor of a call, if the program picked the rows; else None."""
+        if index not in self._rows:
+            self._rows[index] = slots_of_rows(self.calls[index])
+        return self._rows[index].get(id(record))
 
     def ways(self, shapes: Mapping[int, _Shape]) -> list[Way]:
         """Return the ways that fit a tensor in all calls, the likeliest first. shapes: by index of the call"""
@@ -303,11 +315,15 @@ def gather(
 
     numbers  [tokens], without padding and other tokens; for pairs [slots + keys], slots first, -1 for such tokens
     values   [tokens, *rest]; for pairs [slots, keys, *rest]
-    order    for sorted elements: the position of each element in the order of rows, slots and elements
+    order    for sorted elements: the position of each element in the order of rows, slots and elements; for picked
+             rows: the number of the slot of each row
     """
     import numpy as np
 
     call = side.calls[index]
+    if way.kind == "rows":
+        yield _kept(side.slots[index].reshape(-1)[order], array.reshape(len(array), *rest_shape(way, array.shape, 1)))
+        return
     if way.is_sorted and order is not None:
         unsorted = np.empty_like(array)
         unsorted[order] = array

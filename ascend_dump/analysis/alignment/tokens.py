@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.alignment.built_otherwise.agreeing_results import agreeing_results, with_other_inputs
 from ascend_dump.analysis.alignment.built_otherwise.borders import Borders, RecordKey
 from ascend_dump.analysis.alignment.built_otherwise.merged_products import merge_products
-from ascend_dump.analysis.alignment.built_otherwise.products import same_weights, wide_products
+from ascend_dump.analysis.alignment.built_otherwise.products import is_product, same_weights, wide_products
 from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
     OperatorGroups,
     are_built_otherwise,
@@ -59,6 +60,7 @@ from ascend_dump.analysis.alignment.token_routing import LeftOut, rerouted_token
 from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.arguments import commutes
+from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import DataFlow
@@ -148,7 +150,7 @@ class TokenAlignment:
         self._mixed: tuple[set[int], set[int]] = (set(), set())
         self._sources = MemorySources(0), MemorySources(1)
         self._bases = [base_of(side) for side in self.calls]
-        self._is_rebuilt = False
+        self._is_rebuilt = self._has_agreeing = False
         #: For each side: storages that are allocated but not yet written.
         self._unwritten: tuple[set[int], set[int]] = (set(), set())
         #: For each side: (index of the call, name) of operators that are the same as an operator of the base call.
@@ -202,10 +204,19 @@ class TokenAlignment:
         """
         if not differing:
             return None
-        sides, matches, parts = self._program
-        count = _count_compared(parts)
+        sides, before, parts = self._program
+        matches, count = before, _count_compared(parts)
         if not self._flows:
             self._flows = [DataFlow(operators) for operators in self._undivided]
+        if self._is_rebuilt and not self._has_agreeing:
+            self._has_agreeing = True
+            matches = self._with_agreeing(differing)
+            names = {key for match in matches if match.how == "value" for key in _names(match)}
+            differing = {key for key in differing if key[:2] not in names}
+        elif self._has_agreeing:
+            # What rounding leaves between results that agree is no difference.
+            apart = {key[:2] for key in differing}
+            matches = [match for match in matches if match.how != "value" or apart.isdisjoint(_names(match))]
         borders = Borders(self._flows, self._origins, matches, parts, self._unit)
         matches = borders.believed(differing)
         matches += [
@@ -219,7 +230,53 @@ class TokenAlignment:
                     parts.update(dict.fromkeys(map(id, operator.records)))
         borders.note_rounding(matches)
         self._program = _Program(sides, matches, parts)
-        return None if _count_compared(parts) == count else self._kept()
+        is_same = _count_compared(parts) == count and len(matches) == len(before)
+        return None if is_same else self._kept()
+
+    def _with_agreeing(self, differing: Set[RecordKey]) -> list[Match]:
+        """Return the matches, and those of operators with results that agree; these replace doubtful matches.
+
+        Of the added matches, the results are compared only.
+        """
+        sides, matches, parts = self._program
+        doubtful = {
+            id(operator)
+            for match in matches
+            if match.how != "mapping" and not is_product(match.reference)
+            if any(
+                a is None or parts.get(id(a)) is None or (0, a.op_name, a.io, a.index) in differing
+                for a, _ in (*match.inputs, *match.outputs)
+            )
+            for operator in (match.actual, match.reference)
+        }
+
+        def read(side: int, operator: Operator, record: Record) -> TensorOfCalls:
+            return self._tensor(side, self._calls_of[side][operator.position], "outputs", record)
+
+        partners = {id(match.actual): match.reference for match in matches}
+        added = [
+            match
+            for match in agreeing_results(sides, matches, doubtful, read, self.tokens, self._unit)
+            if partners.get(id(match.actual)) is not match.reference
+        ]
+        replaced_by = {id(operator) for match in added for operator in (match.actual, match.reference)}
+        kept = [match for match in matches if replaced_by.isdisjoint((id(match.actual), id(match.reference)))]
+        for match in added:
+            of_result = match._replace(tensors=([], match.outputs[:1]))
+            parts.update(
+                dict.fromkeys(id(record) for operator in (match.actual, match.reference) for record in operator.records)
+            )
+            self._add_match(of_result, self._of_calls(match), parts)
+            kept.append(match)
+        wrong = with_other_inputs(
+            self._flows, self._origins, kept, lambda a: (0, a.op_name, a.io, a.index) in differing
+        )
+        for match in kept:
+            if id(match.reference) in wrong and moves_elements(match.reference.op_type):
+                for operator in (match.actual, match.reference):
+                    parts.update(dict.fromkeys(map(id, operator.records)))
+        kept = [match for match in kept if id(match.reference) not in wrong]
+        return sorted(kept, key=lambda match: match.reference.position)
 
     def _of_calls(self, match: Match) -> tuple[dict[int, Operator], dict[int, Operator]]:
         """Return the two operators of a match in all calls, by index of the call."""
@@ -369,10 +426,11 @@ class TokenAlignment:
         self, of_calls: tuple[dict[int, Operator], dict[int, Operator]], io: str, pair: tuple[Record, Record]
     ) -> list[TensorOfCalls]:
         """Return a tensor of each side in all calls. pair: the records of the tensor in the base calls"""
-        return [
-            TensorOfCalls(side, records_of_calls(calls, io, record), base, orders_before(orders, calls, record))
-            for side, calls, record, base, orders in zip(self._sides, of_calls, pair, self._bases, self._orders)
-        ]
+        return [self._tensor(side, of_calls[side], io, record) for side, record in enumerate(pair)]
+
+    def _tensor(self, side: int, calls: Mapping[int, Operator], io: str, record: Record) -> TensorOfCalls:
+        orders = orders_before(self._orders[side], calls, record)
+        return TensorOfCalls(self._sides[side], records_of_calls(calls, io, record), self._bases[side], orders)
 
     def _is_crossed(self, match: Match, of_calls: tuple[dict[int, Operator], dict[int, Operator]]) -> bool:
         """Return True if the two inputs of actual are clearly nearer to the opposite inputs of the reference."""
@@ -416,7 +474,8 @@ class TokenAlignment:
         has_widths = any(len({(call.rows, call.width) for call in calls}) > 1 for calls in self.calls)
         is_cache = any(not tensor.side.rooms.isdisjoint(tensor.base.shape or ()) for tensor in (a, b))
         is_equal = a.base.content == b.base.content is not None
-        is_whole = len(shapes) == 1 and (is_equal or (has_widths and not is_cache))
+        is_picked = bool(a.rows or b.rows)
+        is_whole = len(shapes) == 1 and not is_picked and (is_equal or (has_widths and not is_cache))
         reason = _UNALIGNED
         try:
             if not is_whole:
@@ -435,7 +494,7 @@ class TokenAlignment:
             reason = _VALUELESS
         except AscendDumpError:
             return a.base, b.base  # the comparison reports unreadable records
-        if len(shapes) == 1:
+        if len(shapes) == 1 and not is_picked:
             pair = a.changed(), b.changed()
             if pair[0].content == pair[1].content is not None:
                 pass
@@ -527,6 +586,11 @@ class TokenAlignment:
             f"{counted(len(self.calls[0]), 'call')} of actual and {len(self.calls[1])} of the reference; "
             f"{self._joined} tensors were joined along them, {self._whole} have no tokens{not_compared}"
         )
+
+
+def _names(match: Match) -> list[tuple[int, str]]:
+    """Return (side, name) of both operators of a match."""
+    return [(0, match.actual.op_name), (1, match.reference.op_name)]
 
 
 def _count_compared(parts: Mapping[int, Optional[Record]]) -> int:
