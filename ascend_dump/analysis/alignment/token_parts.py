@@ -93,7 +93,7 @@ class TensorOfCalls:
             sizes = {index: shape[0] for index, shape in self.shapes.items()}
             if all(index in self.orders and len(self.orders[index]) == size for index, size in sizes.items()):
                 ways.append(way._replace(is_sorted=True))
-        return ways
+        return [*ways, *(way._replace(is_outer=True) for way in ways if way.joined > 1 and not way.is_sorted)]
 
     def tokens_in(self, way: Way, tokens: CommonTokens) -> np.ndarray:
         """Return [tokens]: True for the common tokens that this tensor has values of."""
@@ -106,7 +106,7 @@ class TensorOfCalls:
                 known[numbers[numbers >= 0]] = True
             return known
         # The order of elements changes no set of tokens.
-        return self.side.tokens_in(way._replace(is_sorted=False), self.shapes, tokens.count)
+        return self.side.tokens_in(way._replace(is_sorted=False, is_outer=False), self.shapes, tokens.count)
 
     def rest(self, way: Way) -> tuple[int, ...]:
         shapes = self.shapes.items()

@@ -38,6 +38,7 @@ class Way(NamedTuple):
     window    number of keys that a cache is cut to; 0 if it is not cut
     room      number of keys that a cache of a fixed length has room for, the first ones in use; 0 for other caches
     is_sorted the joined elements are sorted in another order, such as by experts
+    is_outer  the joined elements are the outer part of the axis: all tokens for the first element, then for the next
     is_flat   in calls of one token per row, the tensor has other axes, with the values of one token of each row
     """
 
@@ -49,6 +50,7 @@ class Way(NamedTuple):
     window: int = 0
     room: int = 0
     is_sorted: bool = False
+    is_outer: bool = False
     is_flat: bool = False
 
 
@@ -290,8 +292,8 @@ def _split(way: Way, shape: _Shape, rows: int) -> tuple[tuple[int, ...], tuple[i
             sizes += [rows, size // rows]
             origins += ["row", "other"]
         elif axis == way.axis and way.joined > 1:
-            sizes += [size // way.joined, way.joined]
-            origins += ["token", "other"]
+            sizes += [way.joined, size // way.joined] if way.is_outer else [size // way.joined, way.joined]
+            origins += ["other", "token"] if way.is_outer else ["token", "other"]
         else:
             sizes.append(size)
             origins.append("token" if axis == way.axis else "key" if axis == way.key_axis else "other")
