@@ -36,7 +36,7 @@ class Way(NamedTuple):
     key_axis  for "pairs": the axis of keys
     joined    for an axis that joins rows and slots: the number of elements of each token on it; else 0
     window    number of keys that a cache is cut to; 0 if it is not cut
-    room      number of keys that a cache of a fixed length has room for, the first ones in use; 0 for other caches
+    room      number of keys that a fixed cache has room for, the first ones in use; 0 for other caches
     is_sorted the joined elements are sorted in another order, such as by experts
     is_outer  the joined elements are the outer part of the axis: all tokens for the first element, then for the next
     is_flat   in calls of one token per row, the tensor has other axes, with the values of one token of each row

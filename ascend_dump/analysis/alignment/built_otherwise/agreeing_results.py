@@ -37,10 +37,10 @@ _JOINING = frozenset({"cat", "stack"})
 _UNITS_APART, _LEAST_APART = 4.0, 1e-4
 
 
-class _Result(NamedTuple):
+class _TokenResult(NamedTuple):
     """The result of an operator.
 
-    place     the number of products with a partner before it
+    products  the number of products with a partner before it
     size      number of elements of each token
     is_known  [tokens], True if the tensor has values of a token
     norms     [tokens, 2], the Euclidean norm of the values of each token, and their sum
@@ -48,7 +48,7 @@ class _Result(NamedTuple):
 
     operator: Operator
     tensor: TensorOfCalls
-    place: int
+    products: int
     size: int
     is_known: np.ndarray
     norms: np.ndarray
@@ -71,16 +71,18 @@ def agreeing_results(
     """
     limit = max(_UNITS_APART * unit, _LEAST_APART)
     results = [list(_results(side, operators, matches, doubtful, read, tokens)) for side, operators in enumerate(sides)]
-    found: list[Match] = []
+    agreeing: list[Match] = []
     taken: set[int] = set()
     for result in results[0]:
-        others = (other for other in results[1] if id(other.operator) not in taken and _may_agree(result, other, limit))
-        for other in sorted(others, key=lambda other: abs(other.place - result.place)):
+        candidates = (
+            other for other in results[1] if id(other.operator) not in taken and _may_agree(result, other, limit)
+        )
+        for other in sorted(candidates, key=lambda other: abs(other.products - result.products)):
             if _agree(result, other, tokens, limit):
-                found.append(Match(result.operator, other.operator, "value", 0.9))
+                agreeing.append(Match(result.operator, other.operator, "value", 0.9))
                 taken.add(id(other.operator))
                 break
-    return found
+    return agreeing
 
 
 def _results(
@@ -90,16 +92,16 @@ def _results(
     doubtful: set[int],
     read: ReadTensor,
     tokens: CommonTokens,
-) -> Iterator[_Result]:
+) -> Iterator[_TokenResult]:
     import numpy as np
 
     partners = {id(match.reference if side else match.actual): match for match in matches}
     order = {id(match.reference): n for n, match in enumerate(m for m in matches if is_product(m.reference))}
-    place = 0
+    products = 0
     for operator in operators:
         match = partners.get(id(operator))
         if match is not None and id(match.reference) in order:
-            place = order[id(match.reference)]
+            products = order[id(match.reference)]
         is_free = match is None or id(operator) in doubtful
         if not is_free or is_product(operator) or not operator.outputs:
             continue
@@ -115,7 +117,7 @@ def _results(
                 flat = array.reshape(len(array), -1).astype(np.float64)
                 norms = np.stack([np.linalg.norm(flat, axis=1), flat.sum(axis=1)], axis=1)
             if np.isfinite(norms).all() and norms.any():
-                yield _Result(operator, read(side, operator, output), place, flat.shape[1], is_known, norms)
+                yield _TokenResult(operator, read(side, operator, output), products, flat.shape[1], is_known, norms)
 
 
 def _values(tensor: TensorOfCalls, tokens: CommonTokens) -> Optional[tuple[np.ndarray, np.ndarray]]:
@@ -130,20 +132,20 @@ def _values(tensor: TensorOfCalls, tokens: CommonTokens) -> Optional[tuple[np.nd
     return (array, is_known) if array.size > 2 * len(array) and array.dtype.kind != "c" else None
 
 
-def _may_agree(a: _Result, b: _Result, limit: float) -> bool:
+def _may_agree(a: _TokenResult, b: _TokenResult, limit: float) -> bool:
     import numpy as np
 
-    if a.size != b.size or abs(a.place - b.place) > _MOST_PRODUCTS:
+    if a.size != b.size or abs(a.products - b.products) > _MOST_PRODUCTS:
         return False
-    both = a.is_known & b.is_known
-    if 2 * int(both.sum()) < min(int(a.is_known.sum()), int(b.is_known.sum())) or not both.any():
+    common = a.is_known & b.is_known
+    if 2 * int(common.sum()) < min(int(a.is_known.sum()), int(b.is_known.sum())) or not common.any():
         return False
-    x, y = a.norms[both], b.norms[both]
+    x, y = a.norms[common], b.norms[common]
     scale = y[:, :1] * np.array([1.0, a.size**0.5])
     return bool((np.abs(x - y) <= limit * np.maximum(scale, float(scale.max()) * limit)).all())
 
 
-def _agree(a: _Result, b: _Result, tokens: CommonTokens, limit: float) -> bool:
+def _agree(a: _TokenResult, b: _TokenResult, tokens: CommonTokens, limit: float) -> bool:
     import numpy as np
 
     try:
@@ -187,8 +189,8 @@ def with_other_inputs(
                 continue
             if moves_elements(match.reference.op_type):
                 wrong.add(id(match.reference))
-            made = [_made_at(of_side, record) for of_side, record in zip(sources, pair)]
-            if any(made[1 - side] not in partners[side].get(made[side], made) for side in (0, 1)):
+            makers = [_made_at(of_side, record) for of_side, record in zip(sources, pair)]
+            if any(makers[1 - side] not in partners[side].get(makers[side], makers) for side in (0, 1)):
                 wrong.add(id(match.reference))
     return wrong
 

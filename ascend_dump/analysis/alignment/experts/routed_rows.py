@@ -1,7 +1,7 @@
-"""Find out to which slot each row of a tensor belongs, if the program picked the rows by indices.
+"""Find the slot of each row of a tensor, if the program picked the rows by indices.
 
-A mixture of experts picks for each expert the rows of the tokens that a router sent to it. How many these are, and in
-which order, is different in each call. The recorded indices tell it, and operators that keep the rows pass it on.
+A mixture of experts picks for each expert the rows of the tokens that a router sent to it. Their
+number and order are different in each call. The recorded indices tell it, and operators that keep the rows pass it on.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ def slots_of_rows(call: ModelCall) -> dict[int, np.ndarray]:
 
     slots: dict[int, np.ndarray] = {}
     #: By storage and content of a tensor with picked rows: their slots.
-    known: dict[Hashable, np.ndarray] = {}
-    made: set[int] = set()
+    by_content: dict[Hashable, np.ndarray] = {}
+    computed: set[int] = set()
     for operator in call.operators:
-        of_inputs = {record.index: known[key] for record in operator.inputs if (key := _key(record)) in known}
+        of_inputs = {record.index: by_content[key] for record in operator.inputs if (key := _key(record)) in by_content}
         for record in operator.inputs:
             if record.index in of_inputs and _rows(record) == len(of_inputs[record.index]):
                 slots[id(record)] = of_inputs[record.index]
-        for record, rows in zip(operator.outputs, _of_outputs(call, operator, of_inputs, made)):
+        for record, rows in zip(operator.outputs, _of_outputs(call, operator, of_inputs, computed)):
             key = _key(record)
             if rows is not None and key is not None and len(rows) == _rows(record):
-                slots[id(record)] = known[key] = rows
+                slots[id(record)] = by_content[key] = rows
         if not writes(operator.op_type):
-            made.update(storage[0] for record in operator.outputs if (storage := storage_of(record)) is not None)
+            computed.update(storage[0] for record in operator.outputs if (storage := storage_of(record)) is not None)
     return {key: rows for key, rows in slots.items() if len(rows) == len(np.unique(rows))}
 
 
 def _of_outputs(
-    call: ModelCall, operator: Operator, of_inputs: dict[int, np.ndarray], made: set[int]
+    call: ModelCall, operator: Operator, of_inputs: dict[int, np.ndarray], computed: set[int]
 ) -> Sequence[Optional[np.ndarray]]:
     """Return the slots of the rows of each output; None for an output without picked rows."""
     import numpy as np
 
     name = operator_class(operator.op_type)
     if name in _PICKING:
-        return [_picked(call, operator, of_inputs, made)]
+        return [_picked(call, operator, of_inputs, computed)]
     if not of_inputs or name in _PLACING:
         return []
     first = of_inputs[min(of_inputs)]
@@ -79,25 +79,28 @@ def _of_outputs(
 
 
 def _picked(
-    call: ModelCall, operator: Operator, of_inputs: dict[int, np.ndarray], made: set[int]
+    call: ModelCall, operator: Operator, of_inputs: dict[int, np.ndarray], computed: set[int]
 ) -> Optional[np.ndarray]:
     """Return the slots of the rows that an operator picks from a tensor with a row of each slot, or known rows."""
     import numpy as np
 
     if len(operator.inputs) not in (2, 3) or not operator.outputs:
         return None
-    table, ids, *more = operator.inputs
+    table, ids, *second_ids = operator.inputs
     shape, count = table.shape or (), ids.shape or ()
-    kept = shape[2:] if more else shape[1:]
-    if len(count) != 1 or ids.dtype not in INTEGERS or any(record.shape != count for record in more):
+    row_shape = shape[2:] if second_ids else shape[1:]
+    if len(count) != 1 or ids.dtype not in INTEGERS or any(record.shape != count for record in second_ids):
         return None
-    if operator.outputs[0].shape not in ((*count, *kept), (*count, 1, *kept)) or float_kind(table.dtype or "") is None:
+    if (
+        operator.outputs[0].shape not in ((*count, *row_shape), (*count, 1, *row_shape))
+        or float_kind(table.dtype or "") is None
+    ):
         return None
     rows = of_inputs.get(table.index)
     storage = storage_of(table)
     if rows is None:
         # A table that the call did not make, such as one of positions or a cache, has no row for each slot.
-        if len(shape) != 2 or shape[0] != call.ids.size or storage is None or storage[0] not in made:
+        if len(shape) != 2 or shape[0] != call.ids.size or storage is None or storage[0] not in computed:
             return None
         rows = np.arange(call.ids.size)
     try:
