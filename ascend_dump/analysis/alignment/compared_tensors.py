@@ -86,6 +86,8 @@ class ComparedTensors:
         #: For each side: storages that are allocated but not yet written.
         self._unwritten: tuple[set[int], set[int]] = (set(), set())
         self._chosen_ways = ChosenWays()
+        #: For each side: storages of tensors that operators of the base call made.
+        self._made = [_made_storages(side.calls[base].operators) for side, base in zip(sides, bases)]
 
     def pass_through(
         self,
@@ -210,6 +212,15 @@ class ComparedTensors:
         storages = map(storage_of, records)
         return any(storage is not None and storage[0] in mixed for storage, mixed in zip(storages, self._mixed))
 
+    def _follows_calls(self, *tensors: TensorOfCalls) -> bool:
+        """Return True if a program makes a tensor in each call, with other values, such as numbers of tokens."""
+        for tensor, made in zip(tensors, self._made):
+            storage = storage_of(tensor.base)
+            contents = {record.content for record in tensor.records.values()}
+            if len(contents) > 1 and storage is not None and storage[0] in made:
+                return True
+        return False
+
     def _aligned(
         self, match: Match, a: TensorOfCalls, b: TensorOfCalls, *, has_tokens: bool
     ) -> Optional[tuple[Record, Record]]:
@@ -245,7 +256,7 @@ class ComparedTensors:
             pair = a.changed(), b.changed()
             if pair[0].content == pair[1].content is not None:
                 pass
-            elif has_tokens or self._is_mixed(*pair):
+            elif has_tokens or self._is_mixed(*pair) or self._follows_calls(a, b):
                 for mixed, record in zip(self._mixed, (a.base, b.base)):
                     storage = storage_of(record)
                     mixed.update(() if storage is None else storage[:1])
@@ -257,3 +268,13 @@ class ComparedTensors:
             reason = _MASKS
         self.omitted[reason] += 1
         return None
+
+
+def _made_storages(operators: Sequence[Operator]) -> set[int]:
+    """Return the storages that operators write to, without those of views."""
+    made: set[int] = set()
+    for operator in operators:
+        storages_read = {storage[0] for record in operator.inputs if (storage := storage_of(record)) is not None}
+        storages = {storage[0] for record in operator.outputs if (storage := storage_of(record)) is not None}
+        made |= storages - storages_read
+    return made

@@ -60,6 +60,8 @@ class ExpertsOfRows(Experts):
     def forward(self, x: Any) -> Any:
         tokens = x.reshape(-1, SIZE)
         scores, ids = self.router(tokens).softmax(-1).topk(2, -1)
+        # The numbers of rows follow from the tokens of a call, and cannot be compared.
+        scores = scores + 0.0 * torch.bincount(ids.reshape(-1), minlength=4).cumsum(0).to(x.dtype).mean()
         if self.kind == "all":
             of_experts = torch.zeros(len(tokens), 4).scatter(1, ids, scores)
             rows = tokens.repeat(4, 1) * of_experts.transpose(0, 1).reshape(-1, 1)
