@@ -71,9 +71,7 @@ class TensorOfCalls:
         """
         self.side, self.records = side, dict(records)
         #: For rows that the program picked: the number of the slot of each row, by index of the call; else empty.
-        self.rows = {
-            index: rows for index, record in records.items() if (rows := side.rows_of(index, record)) is not None
-        }
+        self.rows = side.rows_of(records)
         self.orders: Mapping[int, np.ndarray] = self.rows or orders
         self.base = records.get(base, next(iter(records.values())))
         self.shapes = {index: record.shape or () for index, record in records.items()}

@@ -87,11 +87,26 @@ class TokenSide:
             for slots in (call.slots for call in calls)
         ]
 
-    def rows_of(self, index: int, record: Record) -> Optional[np.ndarray]:
-        """Return the slot of each row of a tensor of a call, if the program picked the rows; else None."""
-        if index not in self._rows:
-            self._rows[index] = slots_of_rows(self.calls[index])
-        return self._rows[index].get(id(record))
+    def rows_of(self, records: Mapping[int, Record]) -> dict[int, np.ndarray]:
+        """Return the slot of each row of a tensor in each call, if the program picked the rows. records: by call
+
+        Calls in which several rows have one slot are left out. Nothing is returned for one row of each request, which
+        has to be the last one: if the program picked another one, this is a difference.
+        """
+        import numpy as np
+
+        slots: dict[int, np.ndarray] = {}
+        for index, record in records.items():
+            if index not in self._rows:
+                self._rows[index] = slots_of_rows(self.calls[index])
+            rows = self._rows[index].get(id(record))
+            if rows is not None:
+                slots[index] = rows
+        last = [(rows.tolist(), self.last_of_requests[index]) for index, rows in slots.items()]
+        has_other_slots = any(len(self.last_of_requests[index]) < self.calls[index].width for index in slots)
+        if has_other_slots and all(len(rows) == len(ends) and {*rows} <= {*ends} for rows, ends in last):
+            return {}
+        return {index: rows for index, rows in slots.items() if len(rows) == len(np.unique(rows))}
 
     def ways(self, shapes: Mapping[int, _Shape]) -> list[Way]:
         """Return the ways that fit a tensor in all calls, the likeliest first. shapes: by index of the call"""

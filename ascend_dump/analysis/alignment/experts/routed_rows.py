@@ -30,10 +30,8 @@ _PLACING = frozenset({"index_put", "index_add", "index_copy", "scatter", "scatte
 def slots_of_rows(call: ModelCall) -> dict[int, np.ndarray]:
     """Return by `id` of a record: the number of the slot of each of its rows, counted over all rows of the batch.
 
-    Records without rows that were picked are left out, and so are records that have several rows of one slot.
+    Records without rows that were picked are left out.
     """
-    import numpy as np
-
     slots: dict[int, np.ndarray] = {}
     #: By storage and content of a tensor with picked rows: their slots.
     by_content: dict[Hashable, np.ndarray] = {}
@@ -49,7 +47,7 @@ def slots_of_rows(call: ModelCall) -> dict[int, np.ndarray]:
                 slots[id(record)] = by_content[key] = rows
         if not writes(operator.op_type):
             computed.update(storage[0] for record in operator.outputs if (storage := storage_of(record)) is not None)
-    return {key: rows for key, rows in slots.items() if len(rows) == len(np.unique(rows))}
+    return slots
 
 
 def _of_outputs(
