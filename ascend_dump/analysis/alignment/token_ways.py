@@ -207,6 +207,9 @@ def _fitting_all(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     if sure_keys:
         pairs_or_keys = [way for way in pairs if way.axis in slots_only or not any(varies[a] for a in slots)]
         ordered = pairs_or_keys if slots_only else [*of_keys, *pairs]
+        if slots_only and not any(varies[axis] for axis in sure_keys):
+            # The elements of a token may be as many as a cache has room for.
+            ordered = [*ordered, *(way for way in ways if way.axis in slots_only or way.joined)]
     elif slots_only:
         ordered = [way for way in ways if way.axis in slots_only or way.joined]
     else:
