@@ -213,8 +213,10 @@ class ComparedTensors:
         return any(storage is not None and storage[0] in mixed for storage, mixed in zip(storages, self._mixed))
 
     def _follows_calls(self, *tensors: TensorOfCalls) -> bool:
-        """Return True if a program makes a tensor in each call, with other values, such as numbers of tokens."""
+        """Return True if a program makes a row of numbers with other values in each call, such as numbers of tokens."""
         for tensor, made in zip(tensors, self._made):
+            if len(tensor.base.shape or ()) != 1:
+                continue
             storage = storage_of(tensor.base)
             contents = {record.content for record in tensor.records.values()}
             if len(contents) > 1 and storage is not None and storage[0] in made:
