@@ -47,6 +47,7 @@ class ModelCall:
     ids_record  the record of the ids
     slots       [row][slot]: the token of each slot
     keys        [row][key]: the tokens whose keys a cache holds after the call, in the order of the cache
+    integers    the integer records before and in the first layer, by their names; None until they are needed
     """
 
     operators: list[Operator]
@@ -54,6 +55,7 @@ class ModelCall:
     ids_record: Record
     slots: list[list[Token]] = field(default_factory=list)
     keys: list[list[Token]] = field(default_factory=list)
+    integers: Optional[dict[Hashable, Record]] = None
 
     @property
     def rows(self) -> int:
@@ -67,8 +69,9 @@ class ModelCall:
 def calls_of_step(operators: Sequence[Operator], table: frozenset[Hashable] = frozenset()) -> Iterator[ModelCall]:
     """Yield the calls of a step, without its backward pass.
 
-    A call begins with the operator that looks up the embeddings of ids. The first call also has all operators before.
-    Operators of other models, such as a model that drafts tokens, are left out.
+    A call begins with the operators that make its ids, positions and other integers, and look up the embeddings of the
+    ids. The first call also has all operators before. Operators of other models, such as a model that drafts tokens,
+    are left out.
 
     table: what `table_of_ids` returns, if the program has no operators for embeddings but indexes a table
     """
@@ -86,7 +89,7 @@ def calls_of_step(operators: Sequence[Operator], table: frozenset[Hashable] = fr
         if first is None:
             first = key
         if key == first:
-            begins.append((number, ids))
+            begins.append((_begin_of_inputs(operators, number), ids))
     for index, (begin, ids) in enumerate(begins):
         start = 0 if index == 0 else begin
         stop = begins[index + 1][0] if index + 1 < len(begins) else end
@@ -98,6 +101,18 @@ def calls_of_step(operators: Sequence[Operator], table: frozenset[Hashable] = fr
             continue
         rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
         yield ModelCall(list(operators[start:stop]), rows, ids)
+
+
+def _begin_of_inputs(operators: Sequence[Operator], lookup: int) -> int:
+    """Return the position of the first of the operators without floats, outside of modules, right before a lookup."""
+    begin = lookup
+    while begin and not operators[begin - 1].module and not any(map(_is_float, operators[begin - 1].records)):
+        begin -= 1
+    return begin
+
+
+def _is_float(record: Record) -> bool:
+    return float_kind(record.dtype or "") is not None
 
 
 def embedding_contents(calls: Sequence[ModelCall]) -> set[Hashable]:
@@ -138,7 +153,7 @@ def _indexing_ids(operator: Operator) -> Optional[Record]:
     table, ids = operator.inputs
     shape, rows = table.shape or (), ids.shape or ()
     reads_rows = len(shape) == 2 and bool(rows) and operator.outputs[0].shape == (*rows, shape[1])
-    return ids if reads_rows and ids.dtype in INTEGERS and float_kind(table.dtype or "") is not None else None
+    return ids if reads_rows and ids.dtype in INTEGERS and _is_float(table) else None
 
 
 def _names_of_table(operator: Operator) -> frozenset[Hashable]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Optional
 
@@ -71,9 +71,33 @@ def groups_of(calls: Sequence[ModelCall], base: int) -> tuple[list[Operator], di
     groups = {operator.position: {base: operator} for operator in operators}
     for index, call in enumerate(calls):
         if index != base:
-            for match in align(_numbered(call.operators), operators, parts=True):
+            of_call = _numbered(call.operators)
+            for match in align(of_call, operators, _moved_products(of_call, operators), parts=True):
                 groups[match.reference.position][index] = match.actual
     return operators, groups
+
+
+def _moved_products(operators: Sequence[Operator], base: Sequence[Operator]) -> dict[str, str]:
+    """Return the names of products of modules whose weight an operator of another name has in the base call.
+
+    A mixture of experts runs only the experts of its tokens, so that an expert has another number in each call.
+    """
+    names, of_base = (_by_weight(side) for side in (operators, base))
+    return {name: of_base[key] for key, name in names.items() if of_base.get(key, name) != name}
+
+
+def _by_weight(operators: Sequence[Operator]) -> dict[Hashable, str]:
+    """Return the name of each product of a module by its module and weight; without those that have one of these."""
+    found: dict[Hashable, list[str]] = {}
+    made: set[object] = set()
+    for operator in operators:
+        made.update(record.attrs.get("storage") for record in operator.outputs if not moves_elements(operator.op_type))
+        if operator.module and operator_class(operator.op_type) in PRODUCTS:
+            for record in operator.inputs:
+                is_weight = len(record.shape or ()) == 2 and record.attrs.get("storage") not in made
+                if is_weight and record.content is not None:
+                    found.setdefault((operator.module, record.index, record.content), []).append(operator.op_name)
+    return {key: names[0] for key, names in found.items() if len(names) == 1}
 
 
 def _numbered(operators: Sequence[Operator]) -> list[Operator]:

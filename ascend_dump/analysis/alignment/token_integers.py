@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.model_calls import INTEGERS, ModelCall
+from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -56,19 +57,10 @@ class IntegersOfCalls:
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
         largest = max(calls, key=lambda call: (call.width, call.rows))
-        keys = list(_keys(largest, _are_positions))
-        if keys:
-            # Slot numbers begin at 0 in each call, positions do not. Of several records, an input that no operator of
-            # the call made is likelier to be the positions.
-            given = _given(largest)
-            self._positions: Optional[_Key] = max(keys, key=lambda key: (_later_calls(calls, key), key in given))
-        else:
-            # Slot numbers of a cache count up as well, but are larger than positions.
-            later = _keys(largest, _are_positions, _FIRST_PRODUCTS)
-            self._positions = min(later, key=lambda key: _largest(largest, key), default=None)
+        self._positions = _positions_key(calls, largest)
         masks = (_first_key(call, self._is_mask_of_padding) for call in calls)
         self._mask = next((key for key in masks if key is not None), None)
-        lengths = (_first_key(call, _are_lengths, _FIRST_PRODUCTS) for call in calls)
+        lengths = (_first_key(call, self._are_boundaries, _FIRST_PRODUCTS) for call in calls)
         self._lengths = next((key for key in lengths if key is not None), None)
 
     def positions(self, call: ModelCall) -> Optional[np.ndarray]:
@@ -124,11 +116,36 @@ class IntegersOfCalls:
         positions = self.positions(call)
         return positions is None or array.shape != positions.shape or not _are_sequence_numbers(array, positions)
 
+    def _are_boundaries(self, call: ModelCall, array: np.ndarray) -> bool:
+        return _are_boundaries(call, array, self.positions(call))
+
     def _mask_of(self, call: ModelCall) -> Optional[np.ndarray]:
         """Return the mask of a call, [rows, keys]; None if there is none."""
         mask = _find(call, self._mask)
         is_mask = mask is not None and mask.ndim == 2 and len(mask) == call.rows and mask.shape[1] >= call.width
         return mask if is_mask else None
+
+
+def _positions_key(calls: Sequence[ModelCall], largest: ModelCall) -> Optional[_Key]:
+    """Return the key of the positions; None if they are not recorded. largest: the call with most slots"""
+    keys = list(_keys(largest, _are_positions))
+    if keys:
+        # Slot numbers of a call begin at 0 in each call, positions do not. Of several records, an input that no
+        # operator of the call made is likelier to be the positions. Slot numbers of a cache are larger.
+        given = _given(largest)
+        early = max(keys, key=lambda key: (_later_calls(calls, key), key in given, -_sum_of_largest(calls, key)))
+        if _calls_with(calls, early) == len(calls):
+            return early
+        keys = [early]
+    # Slot numbers of a cache count up as well, but are larger than positions.
+    keys += _keys(largest, _are_positions, _FIRST_PRODUCTS)
+    return max(keys, key=lambda key: (_calls_with(calls, key), -_largest(largest, key)), default=None)
+
+
+def _calls_with(calls: Sequence[ModelCall], key: _Key) -> int:
+    """Return the number of calls in which a record has a number for each slot."""
+    sizes = [(call, array.size) for call in calls if (array := _find(call, key)) is not None]
+    return sum(size in (call.width, call.ids.size) for call, size in sizes)
 
 
 def _segment(
@@ -158,20 +175,27 @@ def _integers(call: ModelCall, products: int = 1) -> Iterator[tuple[_Key, Record
 
     products: the search ends at this product of the call; 1 is the first
     """
-    begin, counts = "", Counter[str]()
-    for operator in call.operators:
+    lookup = next(n for n, operator in enumerate(call.operators) if call.ids_record in operator.inputs)
+    before, after = call.operators[:lookup], call.operators[lookup:]
+    # Operators without a module are numbered over all calls of a step, so they get numbers from the lookup on. The
+    # first call may have more operators before it than the others.
+    names = [*reversed(list(_numbered(reversed(before), "before"))), *_numbered(after, "after")]
+    for name, operator in zip(names, call.operators):
         if operator_class(operator.op_type) in _PRODUCTS:
             products -= 1
             if not products:
                 return
-        if call.ids_record in operator.inputs:
-            begin, counts = "call.", Counter[str]()
-        counts[operator.op_type] += 1
-        # Operators without a module are numbered over all calls of a step.
-        name = operator.op_name if operator.module else f"{begin}{operator.op_type}_{counts[operator.op_type]}"
         for record in (*operator.inputs, *operator.outputs):
             if record.dtype in _MASKS:
                 yield (name, record.io, record.index), record
+
+
+def _numbered(operators: Iterable[Operator], place: str) -> Iterator[str]:
+    """Yield names of operators that are the same in each call. place: "before" or "after" the lookup of the ids"""
+    counts = Counter[str]()
+    for operator in operators:
+        counts[operator.op_type] += 1
+        yield operator.op_name if operator.module else f"{place}.{operator.op_type}_{counts[operator.op_type]}"
 
 
 def _keys(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = 1) -> Iterator[_Key]:
@@ -186,6 +210,10 @@ def _first_key(
     call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = 1
 ) -> Optional[_Key]:
     return next(_keys(call, is_wanted, products), None)
+
+
+def _sum_of_largest(calls: Sequence[ModelCall], key: _Key) -> int:
+    return sum(_largest(call, key) for call in calls)
 
 
 def _largest(call: ModelCall, key: _Key) -> int:
@@ -220,11 +248,11 @@ def _given(call: ModelCall) -> set[_Key]:
 
 
 def _find(call: ModelCall, key: Optional[_Key]) -> Optional[np.ndarray]:
-    record = (
-        None
-        if key is None
-        else next((record for other, record in _integers(call, _FIRST_PRODUCTS) if other == key), None)
-    )
+    if call.integers is None:
+        call.integers = {}
+        for name, integers in _integers(call, _FIRST_PRODUCTS):
+            call.integers.setdefault(name, integers)
+    record = None if key is None else call.integers.get(key)
     return None if record is None else _read(record)
 
 
@@ -287,11 +315,22 @@ def _are_sequence_numbers(array: np.ndarray, positions: np.ndarray) -> bool:
     return True
 
 
-def _are_lengths(call: ModelCall, array: np.ndarray) -> bool:
-    """Return True for the boundaries of packed requests: they do not decrease from 0 to the number of slots."""
+def _are_boundaries(call: ModelCall, array: np.ndarray, positions: Optional[np.ndarray]) -> bool:
+    """Return True for the boundaries of packed requests: they do not decrease from 0 to the number of slots.
+
+    Slot numbers of a cache and even numbers may do the same. So positions, [rows, slots], may jump at boundaries only,
+    and jump at most of them: by chance they go on at some.
+    """
     import numpy as np
 
-    if array.ndim != 1 or len(array) < 2 or array.dtype == bool or array[0] != 0 or array[-1] != call.ids.size:
+    size = call.ids.size
+    if array.ndim != 1 or len(array) < 2 or array.dtype == bool or array[0] != 0 or array[-1] != size:
         return False
     steps = np.diff(array)
-    return bool((steps >= 0).all() and call.ids.size > len(array) - 1 and (steps > 1).any())
+    if not ((steps >= 0).all() and size > len(array) - 1 and (steps > 1).any()):
+        return False
+    if positions is None:
+        return True
+    inner = {number for number in array.tolist() if 0 < number < size}
+    jumps = {int(slot) + 1 for slot in np.flatnonzero(np.diff(positions.reshape(-1)) != 1)}
+    return jumps <= inner and 2 * len(jumps) >= len(inner)

@@ -18,9 +18,6 @@ from ascend_dump.analysis.alignment.token_ways import (
     rest_shape,
 )
 from ascend_dump.analysis.numerics.fills import equal_fills
-from ascend_dump.analysis.operators.names import moves_elements
-from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
@@ -33,7 +30,6 @@ __all__ = [
     "NO_ROUNDING",
     "ChosenWays",
     "CommonTokens",
-    "MemorySources",
     "Rounding",
     "TensorOfCalls",
     "TokenPart",
@@ -73,12 +69,17 @@ class TensorOfCalls:
         base     the index of the base call, the call with most slots
         orders   for elements that the program sorts, such as by experts: their order, by index of the call; else empty
         """
-        self.side, self.records, self.orders = side, dict(records), orders
+        self.side, self.records = side, dict(records)
+        #: For rows that the program picked: the number of the slot of each row, by index of the call; else empty.
+        self.rows = side.rows_of(records)
+        self.orders: Mapping[int, np.ndarray] = self.rows or orders
         self.base = records.get(base, next(iter(records.values())))
         self.shapes = {index: record.shape or () for index, record in records.items()}
         self._arrays: dict[int, np.ndarray] = {}
 
     def ways(self) -> list[Way]:
+        if self.rows:
+            return [Way("rows", None, 0)] if self.rows.keys() == self.records.keys() else []
         ways = self.side.ways(self.shapes)
         for way in list(ways):
             if not way.joined or way.axis != 0:
@@ -86,12 +87,20 @@ class TensorOfCalls:
             sizes = {index: shape[0] for index, shape in self.shapes.items()}
             if all(index in self.orders and len(self.orders[index]) == size for index, size in sizes.items()):
                 ways.append(way._replace(is_sorted=True))
-        return ways
+        return [*ways, *(way._replace(is_outer=True) for way in ways if way.joined > 1 and not way.is_sorted)]
 
     def tokens_in(self, way: Way, tokens: CommonTokens) -> np.ndarray:
         """Return [tokens]: True for the common tokens that this tensor has values of."""
+        import numpy as np
+
+        if way.kind == "rows":
+            known = np.zeros(tokens.count, bool)
+            for index, rows in self.rows.items():
+                numbers = self.side.slots[index].reshape(-1)[rows]
+                known[numbers[numbers >= 0]] = True
+            return known
         # The order of elements changes no set of tokens.
-        return self.side.tokens_in(way._replace(is_sorted=False), self.shapes, tokens.count)
+        return self.side.tokens_in(way._replace(is_sorted=False, is_outer=False), self.shapes, tokens.count)
 
     def rest(self, way: Way) -> tuple[int, ...]:
         shapes = self.shapes.items()
@@ -123,10 +132,6 @@ class TensorOfCalls:
                 if result is None:
                     result = np.zeros((tokens.count, *rest), values.dtype)
                 values = values.reshape(len(values), *rest)
-                if way.kind == "keys" and known[numbers].any():
-                    old = result[numbers]
-                    differs = (_bits(old) != _bits(values)).any(axis=1) | ~known[numbers]
-                    numbers, values = numbers[differs], values[differs]
                 result[numbers] = values
                 known[numbers] = True
         assert result is not None, "a way fits at least one record"
@@ -213,76 +218,6 @@ class TokenPart:
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         return None
-
-
-class _WholeTensor:
-    """Reads a tensor as it is. Its content key is its memory, if this is known."""
-
-    def __init__(self, whole: Record) -> None:
-        self._whole = whole
-        self.memory: Optional[Hashable] = None
-
-    def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
-        return self._whole.content if self.memory is None else (self.memory, id(self))
-
-    def tensor(self, record: Record, format: Optional[str]) -> np.ndarray:
-        return self._whole.numpy(format=format)
-
-    def statistics(self, record: Record) -> Optional[Statistics]:
-        return self._whole.statistics()
-
-
-class MemorySources:
-    """Finds the memory from which values of one side come, if operators of this side alone moved the values."""
-
-    def __init__(self, side: int) -> None:
-        self._side = side
-        self._sources: dict[int, int] = {}
-        #: By storage: the number of operators that wrote to it, and the position of the last of them.
-        self._writes: dict[int, tuple[int, int]] = {}
-
-    def pass_through(self, operator: Operator) -> None:
-        """Note the memory from which the outputs of a left-out operator come: that of its last input with elements.
-
-        Nothing is noted if the operator changes values.
-        """
-        inputs = [record for record in operator.inputs if math.prod(record.shape or ())]
-        if not inputs or not operator.outputs:
-            return
-        is_equal = inputs[-1].content == operator.outputs[0].content is not None
-        if not is_equal and not moves_elements(operator.op_type):
-            return
-        source = storage_of(inputs[-1])
-        if source is not None:
-            for record in operator.outputs:
-                made = storage_of(record)
-                if made is not None and made[0] != source[0]:
-                    self._sources[made[0]] = self._sources.get(source[0], source[0])
-
-    def placed(self, record: Record, operator: Operator) -> Record:
-        """Return a record of tokens of an operator, with the memory from which its values come."""
-        part = token_part(record)
-        if part is not None:
-            part.memory = self._memory(record, operator)
-        return record
-
-    def placed_whole(self, record: Record, operator: Operator) -> Record:
-        """Return the record of an operator without a partner, with the memory from which its values come."""
-        loader = _WholeTensor(record)
-        whole = record.as_part(loader, record.shape or ())
-        loader.memory = self._memory(whole, operator)
-        return whole
-
-    def _memory(self, record: Record, operator: Operator) -> Optional[Hashable]:
-        storage = storage_of(record)
-        if storage is None:
-            return None
-        memory = self._sources.get(storage[0], storage[0])
-        count, last = self._writes.get(memory, (0, -1))
-        if record.io == "output" and writes(operator.op_type) and last != operator.position:
-            count, last = self._writes[memory] = count + 1, operator.position
-        record.attrs.update(storage=memory, version=count)
-        return (self._side, memory, count)
 
 
 def token_part(record: Optional[Record]) -> Optional[TokenPart]:
@@ -410,13 +345,6 @@ def _parts(
 
 def _present(tensor: TensorOfCalls, way: Way, tokens: CommonTokens) -> np.ndarray:
     return presence(tensor.side, way, tensor.shapes, tokens.count, tokens.index_of)
-
-
-def _bits(array: np.ndarray) -> np.ndarray:
-    import numpy as np
-
-    flat = np.ascontiguousarray(array).reshape(len(array), -1)
-    return flat.view(np.uint8).reshape(len(array), -1)
 
 
 def distance(a: Record, b: Record) -> float:

@@ -11,10 +11,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from ascend_dump.analysis.alignment.experts.routed_rows import slots_of_rows
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall, Token
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from ascend_dump.reading import Record
 
 __all__ = ["TokenSide", "Way", "gather", "presence", "rest_shape"]
 
@@ -26,14 +29,16 @@ _Shape = tuple[int, ...]
 class Way(NamedTuple):
     """The axes of a tensor that are tokens.
 
-    kind      "tokens", "keys" (of a cache), "pairs" (tokens and keys), "last" (one token of each row)
+    kind      "tokens", "keys" (of a cache), "pairs" (tokens and keys), "last" (one token of each row), "rows" (rows of
+              the first axis that the program picked, see `slots_of_rows`)
     row_axis  the axis of rows of the batch, maybe joined with heads; None if there is none
     axis      the axis of slots, or of rows and slots joined, or of keys; for "last" the axis of rows or requests
     key_axis  for "pairs": the axis of keys
     joined    for an axis that joins rows and slots: the number of elements of each token on it; else 0
     window    number of keys that a cache is cut to; 0 if it is not cut
-    room      number of keys that a cache of a fixed length has room for, the first ones in use; 0 for other caches
+    room      number of keys that a fixed cache has room for, the first ones in use; 0 for other caches
     is_sorted the joined elements are sorted in another order, such as by experts
+    is_outer  the joined elements are the outer part of the axis: all tokens for the first element, then for the next
     is_flat   in calls of one token per row, the tensor has other axes, with the values of one token of each row
     """
 
@@ -45,6 +50,7 @@ class Way(NamedTuple):
     window: int = 0
     room: int = 0
     is_sorted: bool = False
+    is_outer: bool = False
     is_flat: bool = False
 
 
@@ -67,6 +73,8 @@ class TokenSide:
         self._known: dict[tuple[Way, tuple[tuple[int, _Shape], ...]], np.ndarray] = {}
 
         self.calls = list(calls)
+        #: By call: the slots of the rows of tensors; empty until they are needed.
+        self._rows: dict[int, dict[int, np.ndarray]] = {}
         self.rooms: set[int] = set()
         self.slots = [
             np.array([[numbers.get(token, -1) for token in row] for row in call.slots], np.int64) for call in calls
@@ -78,6 +86,27 @@ class TokenSide:
             )
             for slots in (call.slots for call in calls)
         ]
+
+    def rows_of(self, records: Mapping[int, Record]) -> dict[int, np.ndarray]:
+        """Return the slot of each row of a tensor in each call, if the program picked the rows. records: by call
+
+        Calls in which several rows have one slot are left out. Nothing is returned for one row of each request, which
+        has to be the last one: if the program picked another one, this is a difference.
+        """
+        import numpy as np
+
+        slots: dict[int, np.ndarray] = {}
+        for index, record in records.items():
+            if index not in self._rows:
+                self._rows[index] = slots_of_rows(self.calls[index])
+            rows = self._rows[index].get(id(record))
+            if rows is not None:
+                slots[index] = rows
+        last = [(rows.tolist(), self.last_of_requests[index]) for index, rows in slots.items()]
+        has_other_slots = any(len(self.last_of_requests[index]) < self.calls[index].width for index in slots)
+        if has_other_slots and all(len(rows) == len(ends) and {*rows} <= {*ends} for rows, ends in last):
+            return {}
+        return {index: rows for index, rows in slots.items() if len(rows) == len(np.unique(rows))}
 
     def ways(self, shapes: Mapping[int, _Shape]) -> list[Way]:
         """Return the ways that fit a tensor in all calls, the likeliest first. shapes: by index of the call"""
@@ -178,6 +207,9 @@ def _fitting_all(side: TokenSide, shapes: Mapping[int, _Shape]) -> list[Way]:
     if sure_keys:
         pairs_or_keys = [way for way in pairs if way.axis in slots_only or not any(varies[a] for a in slots)]
         ordered = pairs_or_keys if slots_only else [*of_keys, *pairs]
+        if slots_only and not any(varies[axis] for axis in sure_keys):
+            # The elements of a token may be as many as a cache has room for.
+            ordered = [*ordered, *(way for way in ways if way.axis in slots_only or way.joined)]
     elif slots_only:
         ordered = [way for way in ways if way.axis in slots_only or way.joined]
     else:
@@ -278,8 +310,8 @@ def _split(way: Way, shape: _Shape, rows: int) -> tuple[tuple[int, ...], tuple[i
             sizes += [rows, size // rows]
             origins += ["row", "other"]
         elif axis == way.axis and way.joined > 1:
-            sizes += [size // way.joined, way.joined]
-            origins += ["token", "other"]
+            sizes += [way.joined, size // way.joined] if way.is_outer else [size // way.joined, way.joined]
+            origins += ["other", "token"] if way.is_outer else ["token", "other"]
         else:
             sizes.append(size)
             origins.append("token" if axis == way.axis else "key" if axis == way.key_axis else "other")
@@ -303,11 +335,15 @@ def gather(
 
     numbers  [tokens], without padding and other tokens; for pairs [slots + keys], slots first, -1 for such tokens
     values   [tokens, *rest]; for pairs [slots, keys, *rest]
-    order    for sorted elements: the position of each element in the order of rows, slots and elements
+    order    for sorted elements: the position of each element in the order of rows, slots and elements; for picked
+             rows: the number of the slot of each row
     """
     import numpy as np
 
     call = side.calls[index]
+    if way.kind == "rows":
+        yield _kept(side.slots[index].reshape(-1)[order], array.reshape(len(array), *rest_shape(way, array.shape, 1)))
+        return
     if way.is_sorted and order is not None:
         unsorted = np.empty_like(array)
         unsorted[order] = array

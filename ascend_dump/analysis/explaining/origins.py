@@ -193,7 +193,10 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
     """
     here, there = stretch.operators
     both = [*here, *there]
-    first = next(filter(_makes_result(both), both), None) or next(filter(computes, both), both[0])
+    makes_result = _makes_result(both)
+    if there and any(operator.module for operator in there) and not any(operator.module for operator in here):
+        both = [*there, *here]  # the names of operators of a program of functions tell little
+    first = next(filter(makes_result, both), None) or next(filter(computes, both), both[0])
     of_actual = any(operator is first for operator in here)
     record = next(iter(first.outputs), None) or next(first.records)
     text = _how_built(stretch, first)
@@ -206,12 +209,18 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
     types = (tuple(operator.op_type for operator in here), tuple(operator.op_type for operator in there))
     joined = (of_actual, first.module, first.source) if not (here and there) else (types, first.source)
     evidence = [text]
+    if here and there and not of_actual:
+        evidence.append(f"in actual it begins with {_place_of(next(filter(computes, here), here[0]))}")
     if states:
         names = list(dict.fromkeys(states))
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         side = "here" if here else "in the reference"
         evidence.append(f"updates {', '.join(names[:_MOST_NAMED])}{more} {side} only, for later steps")
     return Draft("structure", pair, evidence, hidden=not states, joined=joined if first.source else None)
+
+
+def _place_of(operator: Operator) -> str:
+    return operator.op_name if operator.source is None else f"{operator.op_name} at {operator.source}"
 
 
 def _makes_result(operators: Sequence[Operator]) -> Callable[[Operator], bool]:

@@ -163,6 +163,11 @@ def _exponential(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]
     return size * (1 + _sizes(size, read)), size * _distances(size, read)
 
 
+def _growth(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
+    terms, spread = _exponential(size, read)
+    return terms, spread + _distances(size, read)
+
+
 def _selection(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
     return size, _distances(size, read)
 
@@ -215,6 +220,7 @@ def _total(arrays: Sequence[np.ndarray], like: np.ndarray) -> np.ndarray:
 _RULES = {
     "relative": _relative,
     "exponential": _exponential,
+    "growth": _growth,
     "selection": _selection,
     "sum": _sum,
     "update": _update,

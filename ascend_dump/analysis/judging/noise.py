@@ -131,7 +131,8 @@ class NoiseJudge:
         pairs = [(x, y) for x, y in inputs if x is not None and y is not None and x.shape == b.shape]
         if pairs and difference.layout == IDENTITY:
             remainder = measure_without_outliers(a, b, pairs, max(noise.unit for noise in input_noise))
-            if remainder is not None:
+            # If most elements are outliers, the inputs have other elements at these indices.
+            if remainder is not None and 2 * remainder[1] <= math.prod(b.shape or ()):
                 verdict = judged(remainder[0], scale)
         return verdict
 

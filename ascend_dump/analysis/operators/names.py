@@ -180,6 +180,7 @@ def element_rule(op_type: str) -> Optional[str]:
 
     relative     the relative errors of the inputs add up
     exponential  the relative error of the output is the absolute error of the input
+    growth       1 is subtracted from an exponential, so that a small input has a small output with the same error
     selection    the output has about the error of one input, and no rounding error of its own
     sum          the absolute errors add up, and the output is rounded relative to the inputs, which may be larger
     update       a product or quotient of the other inputs is added to the first input

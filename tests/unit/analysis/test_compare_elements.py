@@ -391,3 +391,15 @@ def test_a_factor_of_lists_counts_for_each_tensor(tmp_path: Path, fault: float, 
 
     found = compared(tmp_path, clipped(0.50390625, fault), clipped(0.5))
     assert [pair.verdict for pair in found.pairs if pair.record.io == "output"] == ["noise", verdict]
+
+
+@pytest.mark.parametrize(("fault", "verdict"), [(1.0, "noise"), (2.0, "different")])
+def test_small_elements_of_expm1_have_the_rounding_of_their_inputs(tmp_path: Path, fault: float, verdict: str) -> None:
+    """An input of 0.01 that is a sum of larger numbers has a large relative error, and so has its output."""
+    x = normal(12, 12)
+    x[0] = 0.01 * np.sign(x[0])
+    y = x + np.float32(1e-6) * np.sign(normal(12, 12, seed=1))
+    wrong = np.expm1(y)
+    wrong[0, 0] *= fault
+    found = compared(tmp_path, operator("aten::expm1", [y], [wrong]), operator("aten::expm1", [x], [np.expm1(x)]))
+    assert found.verdict == verdict, found.worst_pairs()

@@ -226,3 +226,40 @@ def test_a_wrong_row_of_a_fused_weight(tmp_path: Path) -> None:
     first = compared(tmp_path, fault).origins[0]
     assert first.kind == "parameter"
     assert "1.attention" in first.op_name
+
+
+def test_positions_that_are_made_between_the_calls_of_one_step(tmp_path: Path) -> None:
+    """They belong to the next call, and tell that a longer part of the prompt continues the request."""
+    ids = torch.randint(1, VOCABULARY, (11,), generator=torch.Generator().manual_seed(3))
+    trainer = Trainer()
+    engine = Engine(trainer)
+    with torch.no_grad(), ascend_dump.capture(path=tmp_path / "engine", data="tensor"):
+        for begin, end in [(0, 4), (4, 9), (9, 10), (10, 11)]:
+            engine(ids[begin:end], torch.arange(begin, end))
+    with torch.no_grad(), ascend_dump.capture(trainer, path=tmp_path / "trainer", steps="0"):
+        trainer(ids[None], torch.arange(11)[None])
+    comparison = ascend_dump.compare(tmp_path / "engine", tmp_path / "trainer", align="tokens")
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert "11 tokens of 1 request" in comparison.aligned[-1]
+
+
+def test_numbers_that_look_like_boundaries_of_requests(tmp_path: Path) -> None:
+    """The positions do not begin again at these numbers, which may be slots of a cache."""
+
+    def fault(engine: Any) -> None:
+        engine.blocks[0].attention.register_forward_pre_hook(lambda *_: [torch.tensor([0, 2, 4, 7]).clone(), None][1])
+
+    comparison = compared(tmp_path, fault)
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert "11 tokens of 1 request" in comparison.aligned[-1]
+
+
+def test_all_origins_of_another_scale_are_in_its_layer(tmp_path: Path) -> None:
+    """Rotated heads agree, although no operator of the rotations is the same."""
+
+    def fault(engine: Any) -> None:
+        engine.blocks[1].attention.scale = 0.3
+
+    origins = compared(tmp_path, fault).origins
+    assert origins
+    assert all("1.attention" in origin.op_name for origin in origins), origins

@@ -138,3 +138,20 @@ def test_another_activation_is_an_origin(reference: Path, tmp_path: Path) -> Non
     faulty = engine(tmp_path / "engine", Network().state_dict(), lambda x: functional.gelu(x) * 1.01)
     first = ascend_dump.compare(faulty, reference, align="tokens").origins[0]
     assert first.op_type in ("aten::gelu", "aten::mul")
+
+
+def test_a_norm_of_single_operators_is_named_by_its_module(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The difference begins behind the last result that agrees; the names of functions would tell little."""
+
+    def sample_norm(x: Any, weights: dict[str, Any], name: str) -> Any:
+        variance, mean = torch.var_mean(x, -1, correction=name == "layers.1.second_norm", keepdim=True)
+        return (x - mean) / (variance + 1e-5).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    monkeypatch.setitem(call.__globals__, "norm", sample_norm)
+    first = ascend_dump.compare(engine(tmp_path / "engine", Network().state_dict()), reference, align="tokens").origins[
+        0
+    ]
+    assert first.module == "layers.1.second_norm"
+    assert any(text.startswith("in actual it begins with ") for text in first.evidence)

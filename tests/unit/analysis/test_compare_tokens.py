@@ -47,6 +47,38 @@ class Experts(nn.Module):  # type: ignore[misc]
         return (made.view(-1, 2, SIZE) * scores[..., None]).sum(1).view(x.shape)
 
 
+class ExpertsOfRows(Experts):
+    """The same experts, each of which runs the rows of its tokens, or all rows with a weight of 0 for other tokens.
+
+    kind: "hit" (experts without tokens do not run), "split" (rows are sorted by experts), "all" (all rows)
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Any) -> Any:
+        tokens = x.reshape(-1, SIZE)
+        scores, ids = self.router(tokens).softmax(-1).topk(2, -1)
+        # The numbers of rows follow from the tokens of a call, and cannot be compared.
+        scores = scores + 0.0 * torch.bincount(ids.reshape(-1), minlength=4).cumsum(0).to(x.dtype).mean()
+        if self.kind == "all":
+            of_experts = torch.zeros(len(tokens), 4).scatter(1, ids, scores)
+            rows = tokens.repeat(4, 1) * of_experts.transpose(0, 1).reshape(-1, 1)
+            return (rows.view(4, -1, SIZE) @ self.weights).view(-1, SIZE).reshape(4, -1, SIZE).sum(0).view(x.shape)
+        if self.kind == "split":
+            order = ids.reshape(-1).argsort(stable=True)
+            rows = tokens[order // 2].split(torch.bincount(ids.reshape(-1), minlength=4).tolist())
+            parts = [F.linear(part, weight.T) for part, weight in zip(rows, self.weights)]
+            made = torch.zeros_like(tokens)
+            return made.index_add_(0, order // 2, torch.cat(parts) * scores.reshape(-1)[order, None]).view(x.shape)
+        made = torch.zeros_like(tokens)
+        for expert in ids.unique().tolist():
+            numbers, places = torch.where(ids == expert)
+            made.index_add_(0, numbers, (tokens[numbers] @ self.weights[expert]) * scores[numbers, places, None])
+        return made.view(x.shape)
+
+
 class Block(nn.Module):  # type: ignore[misc]
     def __init__(self, *, experts: bool) -> None:
         super().__init__()
@@ -313,6 +345,28 @@ def test_tokens_that_go_to_other_experts_within_rounding(tmp_path: Path) -> None
         network.blocks[1].mlp.router.weight[1] += 0.2
     origin = ascend_dump.compare(rollout(tmp_path / "faulty", network, sequences), reference).origins[0]
     assert origin.module == "blocks.1.mlp.router"
+
+
+@pytest.mark.parametrize("kind", ["hit", "split", "all"])
+def test_experts_with_the_rows_of_their_tokens(kind: str, tmp_path: Path) -> None:
+    """How many rows an expert has is different in each call; a wrong weight of an expert is an origin."""
+
+    def network() -> Any:
+        made = Network()
+        for number, block in enumerate(made.blocks):
+            torch.manual_seed(10 + number)
+            block.mlp = ExpertsOfRows(kind)
+        return made
+
+    sequences = requests(7, 9)
+    reference = trainer(tmp_path / "trainer", network(), sequences)
+    comparison = ascend_dump.compare(rollout(tmp_path / "rollout", network(), sequences), reference)
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    faulty = network()
+    with torch.no_grad():
+        faulty.blocks[1].mlp.weights[2] *= 1.1
+    first = ascend_dump.compare(rollout(tmp_path / "faulty", faulty, sequences), reference).origins[0]
+    assert first.module == "blocks.1.mlp"
 
 
 def test_dumps_of_other_requests_are_not_compared_by_tokens(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ class Borders:
         return self._remaining(side, operator) <= self._limit or self._leads_to_agreement(side, operator)
 
     def _leads_to_agreement(self, side: int, operator: Operator) -> bool:
-        """Return True if operators without a partner lead from an operator to a product that agrees."""
+        """Return True if operators without a partner lead from an operator to a product or a result that agrees."""
         of_side = self._sides[side]
         waiting = [of_side.original[operator.position]]
         visited = set(waiting)
@@ -183,9 +183,11 @@ class Borders:
                 matches = [
                     match for part in of_side.parts.get(reader, ()) if (match := of_side.matches.get(part)) is not None
                 ]
-                if any(is_product(match.reference) and self._is_agreeing_end(side, maker, match) for match in matches):
+                certain = (match for match in matches if match.how == "value" or is_product(match.reference))
+                if any(self._is_agreeing_end(side, maker, match) for match in certain):
                     return True
-                if not matches or not any(computes_floats(match.reference) for match in matches):
+                # The search passes operators that are not compared.
+                if not any(computes_floats(m.reference) and self._distance(m, "outputs") is not None for m in matches):
                     waiting.append(reader)
         return False
 
