@@ -184,7 +184,7 @@ class RecordMode(TorchDispatchMode):
             items = tensors.items_of_view(op, source, result)
         if items is None:
             items = [tensors.item(op, source, "input", 0, unset), tensors.item(op, result, "output", 0, unset)]
-        if op.phase == "other" or items[0].line.requires_grad:
+        if op.phase == "other" or items[0].line.requires_grad or type(source) is torch.nn.Parameter:
             self._name_parameters(op, items, described)
         if self._placements:
             self._describe_ranks(None, items, described)

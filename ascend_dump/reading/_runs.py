@@ -81,8 +81,6 @@ class Run(NamedTuple):
     surroundings  (name, text) pairs: versions, environment variables, settings of the framework, the git commit
     label   the label of the capture, as in `capture(label=...)`; "" without a label
     is_whole  True if all operators of its steps were requested, with inputs and outputs
-    ends_with_update  True if each of its steps ends with a step of an optimizer: operators between two steps are not
-            recorded
     """
 
     path: Path
@@ -97,7 +95,6 @@ class Run(NamedTuple):
     surroundings: tuple[tuple[str, str], ...] = ()
     is_whole: bool = False
     label: str = ""
-    ends_with_update: bool = False
 
 
 class LostRecords(NamedTuple):
@@ -242,7 +239,6 @@ def read_run(root: Path) -> Optional[Run]:
         surroundings=tuple(islice(_surroundings(manifest), _MOST_SURROUNDINGS)),
         is_whole=_is_whole(manifest.get("request")),
         label=_label(manifest),
-        ends_with_update=_ends_with_update(manifest.get("request")),
     )
 
 
@@ -278,11 +274,6 @@ def _is_whole(request: object) -> bool:
         return False
     is_narrow = any(request.get(name) for name in ("layers", "models", "scene"))
     return not is_narrow and request.get("mode", "all") == "all" and request.get("level") != "module"
-
-
-def _ends_with_update(request: object) -> bool:
-    options = request.get("options") if isinstance(request, dict) else None
-    return isinstance(options, dict) and options.get("step") == "optimizer"
 
 
 def _made(manifest: dict[str, Any]) -> Iterator[tuple[str, str]]:

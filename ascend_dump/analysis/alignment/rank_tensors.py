@@ -239,6 +239,9 @@ def _whole(array: np.ndarray) -> WholeTensor:
 
 
 def identity_text(record: Record) -> Any:
-    """Return a value that is equal for equal tensors: the content hash, else the recorded statistics."""
+    """Return a value that is equal for equal tensors: the content hash, else the statistics.
+
+    Raises AscendDumpError if the record has neither.
+    """
     content = record.content
     return (record.dtype, *map(str, record.statistics())) if content is None else content

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._labels import named_by_label, verdict_of
 from ascend_dump.analysis.compare._on_executor import RankResult
-from ascend_dump.analysis.compare._surroundings import differing_surroundings, unrecorded_operators
+from ascend_dump.analysis.compare._surroundings import differing_surroundings
 from ascend_dump.analysis.compare._unused import unused_names, unused_rules
 from ascend_dump.analysis.explaining.origins import importance
 from ascend_dump.analysis.explaining.pairs import Pairs
@@ -97,7 +97,7 @@ def combine_groups(
     notes = [note for result in results for note in result.aligned]
     notes += [note for _, _, of_group in found for note in of_group]
     if not origins:
-        notes += [*unrecorded_operators(*dumps[:2]), *_updates_of_one_side(pairs.looked_at())]
+        notes += _updates_of_one_side(pairs.looked_at())
     return Comparison(
         dumps[0].root,
         dumps[1].root,

@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 from ascend_dump.reading import Dump
 
-__all__ = ["Surrounding", "differing_surroundings", "unrecorded_operators"]
+__all__ = ["Surrounding", "differing_surroundings"]
 
 #: Maximum number of manifests that are read of each side: ranks of one program have the same surroundings.
 _MOST_RUNS = 16
@@ -16,11 +16,6 @@ _MOST_RUNS = 16
 _RECORDED = "surroundings"
 #: Names that are not compared, because they do not belong to the program: the version of this tool, and the mark above.
 _OWN = ("ascend_dump", _RECORDED)
-#: A note on a comparison without origins.
-_BETWEEN_STEPS = (
-    'not compared: operators between a step of the optimizer and the next call of the model, which step="optimizer" '
-    "does not record, such as the update of an average of weights"
-)
 
 
 class Surrounding(NamedTuple):
@@ -40,12 +35,6 @@ def differing_surroundings(actual: Dump, reference: Dump) -> tuple[Surrounding, 
     both = (Surrounding(name, *(_text(side, name) for side in sides)) for name in names)
     are_recorded = all(_RECORDED in side for side in sides)
     return tuple(pair for pair in both if pair.actual != pair.reference and _is_certain(pair, are_recorded))
-
-
-def unrecorded_operators(*dumps: Dump) -> tuple[str, ...]:
-    """Return a sentence on the operators that the settings of a capture leave out between two steps; none without."""
-    runs = (run for dump in dumps for run in islice(dump.runs(), _MOST_RUNS))
-    return (_BETWEEN_STEPS,) if any(run.ends_with_update for run in runs) else ()
 
 
 def _surroundings_of(dump: Dump) -> Mapping[str, list[str]]:

@@ -34,7 +34,7 @@ from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.names import without_counterpart
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import COPIES, writes
+from ascend_dump.analysis.operators.properties import COPIES, operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import has_storages
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.analysis.pairing.stretches import Stretch
@@ -49,6 +49,9 @@ _ENDS = "built differently, and everything that is computed from it agrees"
 #: The largest relative error of inputs by which the order of the inputs of a commutative operator is recognised.
 _NEAR = 1e-3
 _SIDES = ("actual", "the reference")
+
+#: Operators that return parts of a tensor.
+_DIVIDING = frozenset({"split", "split_with_sizes", "chunk", "tensor_split", "unbind", "narrow", "slice", "select"})
 
 
 class Divergence:
@@ -382,6 +385,8 @@ class Divergence:
         """Note an operator that only one side runs, with its inputs and outputs."""
         state = self._state
         stretch = state.stretches.stretch_of(side, operator)
+        if _divides_data(stretch):
+            return
         entered = state.stretches.entered(stretch)
         if entered is None:
             is_alone = not stretch.operators[1 - side]
@@ -423,3 +428,15 @@ def _is_write(output: Record, operator: Operator) -> bool:
     """Return True if an operator wrote this output to the memory of an input."""
     storage, inputs = storage_of(output), map(storage_of, operator.inputs)
     return writes(operator.op_type) and storage is not None and any(read and read[0] == storage[0] for read in inputs)
+
+
+def _divides_data(stretch: Stretch) -> bool:
+    """Return True if operators outside of modules only divide data into parts: a difference begins where they are read.
+
+    A step may end with operators that prepare the data of the next one, such as the parts of its batch.
+    """
+    operators = [*stretch.operators[0], *stretch.operators[1]]
+    return all(
+        operator.phase == "other" and not operator.module and operator_class(operator.op_type) in _DIVIDING
+        for operator in operators
+    )

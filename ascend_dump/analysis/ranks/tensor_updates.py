@@ -52,6 +52,8 @@ class TensorUpdates:
         first = members[0]
         if first.error is not None or first.rank is None or first.io != "input" or not writes(first.op_type):
             return
+        if "c10d" in first.op_type:  # it receives a tensor, and its numbers are those of ranks
+            return
         name = first.parameter or ""
         # Before ranks reduce gradients, each rank has its own, and each may scale its own.
         if name.endswith(_GRADIENT) or first.phase == "backward" or "placement" in first.attrs:

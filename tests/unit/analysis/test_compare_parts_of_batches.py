@@ -103,14 +103,29 @@ def test_a_sum_of_losses_that_is_wrong_is_an_origin(tmp_path: Path) -> None:
     assert found.origins
 
 
-def test_operators_between_two_steps_are_not_called_equal(tmp_path: Path) -> None:
-    found = ascend_dump.compare(train(tmp_path / "actual"), train(tmp_path / "reference"))
-    assert (found.verdict, found.origins) == ("equal", ())
-    [note] = found.aligned
-    assert "operators between a step of the optimizer and the next call of the model" in note
-    wrong = ascend_dump.compare(train(tmp_path / "wrong", rate=0.02), train(tmp_path / "right"))
-    assert wrong.origins
-    assert not wrong.aligned
+def test_an_average_that_is_updated_after_the_optimizer_belongs_to_the_step(tmp_path: Path) -> None:
+    def averaged(path: Path, share: float) -> Path:
+        torch.manual_seed(0)
+        network = torch.nn.Linear(WIDTH, WIDTH)
+        average = [parameter.detach().clone() for parameter in network.parameters()]
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        x = torch.randn(4, WIDTH)
+        with ascend_dump.capture(network, path=path, mode="all", quiet=True, options={"step": "optimizer"}):
+            for _ in range(2):
+                network(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                with torch.no_grad():
+                    for mean, parameter in zip(average, network.parameters()):
+                        if share:
+                            mean.lerp_(parameter, share)
+        return path
+
+    reference = averaged(tmp_path / "reference", 0.1)
+    assert ascend_dump.compare(averaged(tmp_path / "right", 0.1), reference).verdict == "equal"
+    for share in (0.0, 0.2):
+        [origin] = ascend_dump.compare(averaged(tmp_path / f"wrong{share}", share), reference).origins
+        assert origin.op_type == "aten::lerp_"
 
 
 class Recurrent(torch.nn.Module):
