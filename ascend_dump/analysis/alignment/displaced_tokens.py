@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall
+from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, ModelCall
 from ascend_dump.analysis.alignment.token_requests import UNKNOWN
 
-__all__ = ["DisplacedTokens", "displaced_tokens"]
+__all__ = ["DisplacedTokens", "count_tokens", "displaced_tokens"]
 
 #: Minimum number of tokens of such a request. Fewer tokens may occur in another request by chance.
 _LEAST = 4
@@ -64,6 +64,18 @@ def displaced_tokens(
                 found.append(DisplacedTokens(request, len(ids), other, position))
                 break
     return found
+
+
+def count_tokens(calls: Iterable[ModelCall]) -> int:
+    """Return the number of tokens of one side, with those that were taken for padding.
+
+    Real padding has one id, so adjacent slots with several ids hold tokens whose positions were not understood.
+    """
+    count = 0
+    for call in calls:
+        count += sum(token not in (NO_TOKEN, REJECTED) for row in call.slots for token in row)
+        count += sum(len(ids) for ids in _padding(call) if len(ids) >= _LEAST and len(set(ids)) > 1)
+    return count
 
 
 def _place(ids: Sequence[int], others: Sequence[int], first: int) -> Optional[int]:

@@ -22,9 +22,9 @@ from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
     in_one_order,
 )
 from ascend_dump.analysis.alignment.compared_tensors import UNCHANGING, ComparedTensors
-from ascend_dump.analysis.alignment.displaced_tokens import displaced_tokens
+from ascend_dump.analysis.alignment.displaced_tokens import count_tokens, displaced_tokens
 from ascend_dump.analysis.alignment.fixed_caches import room_of
-from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, Token
+from ascend_dump.analysis.alignment.model_calls import Token
 from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token, writes_to_slots
 from ascend_dump.analysis.alignment.picked_values import is_unchanging, picking_operators, unchanging_operators
 from ascend_dump.analysis.alignment.token_groups import (
@@ -306,7 +306,8 @@ class TokenAlignment:
     def added_results(self) -> list[tuple[int, Operator]]:
         """Return (side, operator) of element-wise operators that only one side runs on the last result of both sides.
 
-        Their result has the last axis of that result, such as that of the vocabulary: a loss has another one.
+        Their results have the last axis of that result, such as that of the vocabulary: a loss has another one. If
+        there are other operators behind it, the side goes on with a part that is built otherwise.
 
         side: 0 for actual, 1 for the reference
         """
@@ -319,11 +320,9 @@ class TokenAlignment:
             if not begin:
                 continue
             chosen, axes = chosen_behind(side, paired), {_last_axis(record) for record in computing[begin - 1].outputs}
-            added += [
-                (number, operator)
-                for operator in computing[begin:]
-                if id(operator) not in chosen and changes_elements(operator) and _last_axis(operator.outputs[0]) in axes
-            ]
+            behind = [operator for operator in computing[begin:] if id(operator) not in chosen]
+            if all(changes_elements(operator) and _last_axis(operator.outputs[0]) in axes for operator in behind):
+                added += [(number, operator) for operator in behind]
         return added
 
     def added_operator(self, side: int, part: TokenPart, number: int) -> Optional[tuple[int, Operator]]:
@@ -359,11 +358,7 @@ class TokenAlignment:
     @property
     def has_most_tokens(self) -> bool:
         """True if the common tokens are at least half of the tokens of the side with fewer tokens."""
-        counts = [
-            sum(token not in (NO_TOKEN, REJECTED) for call in side for row in call.slots for token in row)
-            for side in self.calls
-        ]
-        return 2 * self.tokens.count >= min(counts)
+        return 2 * self.tokens.count >= min(map(count_tokens, self.calls))
 
     def notes(self) -> list[str]:
         """Return sentences on tokens that go to other experts, and on the tokens that are compared."""

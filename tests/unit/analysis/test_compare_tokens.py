@@ -34,10 +34,14 @@ class Experts(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.router, self.weights = nn.Linear(SIZE, 4, bias=False), nn.Parameter(torch.randn(4, SIZE, SIZE) / 3)
+        #: Added to the scores by which experts are chosen; -Inf for experts that are never chosen.
+        self.choice: Any = None
 
     def forward(self, x: Any) -> Any:
         tokens = x.reshape(-1, SIZE)
-        scores, ids = self.router(tokens).softmax(-1).topk(2, -1)
+        scores = self.router(tokens).softmax(-1)
+        ids = (scores if self.choice is None else scores + self.choice).topk(2, -1).indices
+        scores = scores.gather(-1, ids)
         order = ids.reshape(-1).argsort(stable=True)
         rows = tokens[order // 2]
         counts = torch.bincount(ids.reshape(-1), minlength=4).tolist()
@@ -59,7 +63,9 @@ class ExpertsOfRows(Experts):
 
     def forward(self, x: Any) -> Any:
         tokens = x.reshape(-1, SIZE)
-        scores, ids = self.router(tokens).softmax(-1).topk(2, -1)
+        scores = self.router(tokens).softmax(-1)
+        ids = (scores if self.choice is None else scores + self.choice).topk(2, -1).indices
+        scores = scores.gather(-1, ids)
         # The numbers of rows follow from the tokens of a call, and cannot be compared.
         scores = scores + 0.0 * torch.bincount(ids.reshape(-1), minlength=4).cumsum(0).to(x.dtype).mean()
         if self.kind == "all":
@@ -367,6 +373,20 @@ def test_experts_with_the_rows_of_their_tokens(kind: str, tmp_path: Path) -> Non
         faulty.blocks[1].mlp.weights[2] *= 1.1
     first = ascend_dump.compare(rollout(tmp_path / "faulty", faulty, sequences), reference).origins[0]
     assert first.module == "blocks.1.mlp"
+
+
+def test_tokens_that_go_to_other_experts_because_of_a_bias(tmp_path: Path) -> None:
+    """A score of -Inf is no scale for the margin between two experts."""
+    networks = Network(experts=True), Network(experts=True)
+    for network, bias in zip(networks, (0.0, 0.4)):
+        network.blocks[1].mlp.choice = torch.tensor([0.0, bias, 0.0, -torch.inf])
+    sequences = requests(14, 12)
+    reference = trainer(tmp_path / "trainer", networks[1], sequences)
+    right = ascend_dump.compare(rollout(tmp_path / "right", networks[1], sequences), reference)
+    assert right.verdict == "noise", right.counts
+    faulty = ascend_dump.compare(rollout(tmp_path / "rollout", networks[0], sequences), reference)
+    assert not any("within rounding" in text for text in faulty.aligned)
+    assert faulty.origins[0].module.startswith("blocks.1.mlp")
 
 
 def test_dumps_of_other_requests_are_not_compared_by_tokens(tmp_path: Path) -> None:

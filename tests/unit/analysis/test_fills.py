@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 np: Any = pytest.importorskip("numpy")
 
-from ascend_dump.analysis.alignment.displaced_tokens import DisplacedTokens, displaced_tokens  # noqa: E402
 from ascend_dump.analysis.numerics.fills import equal_fills  # noqa: E402
 
 LOWEST = float(np.finfo("f4").min)
@@ -45,14 +44,3 @@ def test_fills_are_equal_and_larger_than_all_that_differ(pairs: list[tuple[float
     assert all(abs(fill) >= 1000 * max([1.0, *finite.tolist()]) for fill in reference[fills])
     if not differ.any():
         assert not fills.any()
-
-
-def test_requests_whose_tokens_are_at_other_positions() -> None:
-    prompt = [5, 6, 7, 8, 9, 10, 11, 12]
-    assert displaced_tokens([prompt[:4], prompt[4:]], [prompt], {0: 0}) == [DisplacedTokens(1, 4, 0, 4)]
-    assert displaced_tokens([prompt], [prompt[:4], prompt[4:]], {0: 0}) == []
-
-
-def test_few_tokens_occur_in_another_request_by_chance() -> None:
-    assert displaced_tokens([[7, 8, 9]], [[5, 6, 7, 8, 9]], {}) == []
-    assert displaced_tokens([[1, 2, 3, 4]], [[5, 6, 7, 8, 9]], {}) == []

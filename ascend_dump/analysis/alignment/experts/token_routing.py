@@ -88,7 +88,8 @@ def rerouted_tokens(
             reordered.append(row)
             continue
         margin = float(b[row][only_b].max() - b[row][only_a].min())
-        if abs(margin) <= 2 * distance <= 2 * limit * float(np.abs(b[row]).max()):
+        largest = float(np.abs(b[row][np.isfinite(b[row])]).max(initial=0.0))
+        if abs(margin) <= 2 * distance <= 2 * limit * largest:
             rows.append(row)
             margins.append(abs(margin))
     if not rows and not reordered:

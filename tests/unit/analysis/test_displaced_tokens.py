@@ -1,0 +1,42 @@
+"""Tokens that the other side has at other positions, and slots that were taken for padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+np: Any = pytest.importorskip("numpy")
+
+from ascend_dump.analysis.alignment.displaced_tokens import (  # noqa: E402
+    DisplacedTokens,
+    count_tokens,
+    displaced_tokens,
+)
+from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall, Token  # noqa: E402
+
+
+def call(ids: list[int], tokens: list[Token]) -> ModelCall:
+    record: Any = None
+    return ModelCall([], np.array([ids]), record, [tokens])
+
+
+def test_requests_whose_tokens_are_at_other_positions() -> None:
+    prompt = [5, 6, 7, 8, 9, 10, 11, 12]
+    assert displaced_tokens([prompt[:4], prompt[4:]], [prompt], {0: 0}) == [DisplacedTokens(1, 4, 0, 4)]
+    assert displaced_tokens([prompt], [prompt[:4], prompt[4:]], {0: 0}) == []
+
+
+def test_few_tokens_occur_in_another_request_by_chance() -> None:
+    assert displaced_tokens([[7, 8, 9]], [[5, 6, 7, 8, 9]], {}) == []
+    assert displaced_tokens([[1, 2, 3, 4]], [[5, 6, 7, 8, 9]], {}) == []
+
+
+def test_tokens_in_slots_that_were_taken_for_padding() -> None:
+    other = call([5, 6, 7, 8, 9, 10], [*[NO_TOKEN] * 4, (0, 0), (0, 1)])
+    assert displaced_tokens([[5, 6, 7, 8]], [[9, 10]], {}, [other]) == [DisplacedTokens(0, 4, None, 0)]
+
+
+def test_slots_with_several_ids_count_as_tokens() -> None:
+    assert count_tokens([call([5, 6, 7, 8, 9], [*[NO_TOKEN] * 4, (0, 0)])]) == 5
+    assert count_tokens([call([0, 0, 0, 0, 9], [*[NO_TOKEN] * 4, (0, 0)])]) == 1
