@@ -27,8 +27,8 @@ def installed_versions() -> dict[str, str]:
 # The files are read once per process, because a program may start a capture every few steps.
 @functools.lru_cache(1)
 def _versions_with(home: str) -> tuple[tuple[str, str], ...]:
-    found = ((name, next(_versions(paths, home), None)) for name, paths in _VERSION_FILES.items())
-    return tuple((name, version) for name, version in found if version is not None)
+    versions = ((name, next(_versions(paths, home), None)) for name, paths in _VERSION_FILES.items())
+    return tuple((name, version) for name, version in versions if version is not None)
 
 
 def _versions(paths: tuple[str, ...], home: str) -> Iterator[str]:

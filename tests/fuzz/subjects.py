@@ -1,4 +1,4 @@
-"""What a campaign reads: each reader with whole files to begin from."""
+"""The subjects of a campaign: each reader with whole files to begin from."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _languages() -> Iterator[Subject]:
 
 
 def use_language(name: str, path: Path) -> None:
-    """What `ascend-dump check` does with a file."""
+    """Check a file as `ascend-dump check` does."""
     from ascend_dump.native.cann.config.parse import read_source
     from ascend_dump.native.cann.config.situation import Situation
     from ascend_dump.native.languages import Surroundings, languages, recognise

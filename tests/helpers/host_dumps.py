@@ -91,7 +91,7 @@ def read(root: Path) -> dict[tuple[Any, ...], bytes]:
 
 
 def open_shards(root: Path) -> dict[str, dict[str, bytes]]:
-    """What the safetensors library finds in each shard, without the padding; fails if it refuses one."""
+    """Return the tensors that the safetensors library reads from each shard, without the padding."""
     from safetensors import deserialize
 
     found = {}

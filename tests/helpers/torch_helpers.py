@@ -1,4 +1,4 @@
-"""What the tests of the host adapter share: a second observer of every operator, small models."""
+"""Helpers of the tests of the host adapter: a second observer of every operator, small models."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Shadow(TorchDispatchMode):
 
 
 def asked_by_the_user() -> bool:
-    """Whether the adapter's mode passes an operator on, rather than runs one of its own."""
+    """Return True if the adapter's mode passes an operator on, False if it runs one of its own."""
     import sys
 
     frame: Any = sys._getframe(2)
@@ -99,7 +99,7 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
 
 
 def unreturned(schema: Any, args: Any, kwargs: Any, returned: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What an operator wrote to and does not return, in the order of its arguments."""
+    """Return the tensors that an operator wrote to and does not return, in the order of its arguments."""
     given = [
         (argument, args[i] if i < len(args) else kwargs.get(argument.name))
         for i, argument in enumerate(schema.arguments)
@@ -230,7 +230,7 @@ def call(model: torch.nn.Module) -> torch.Tensor:
 
 
 def names_of(dump: Any) -> list[str]:
-    """Of operators, each once, in their order."""
+    """Return the names of the operators in their order, each once."""
     return list(dict.fromkeys(record.op_name for record in dump))
 
 

@@ -24,28 +24,28 @@ class DisplacedTokens(NamedTuple):
 
     request   number of the request on its own side
     length    number of its tokens
-    other     number of the request of the other side, or None if the tokens are in slots that were taken for padding
+    holder    number of the request of the other side, or None if the tokens are in slots that were taken for padding
     position  position of the first of these tokens there, or its place in these slots
     """
 
     request: int
     length: int
-    other: Optional[int]
+    holder: Optional[int]
     position: int
 
 
 def displaced_tokens(
     sequences: Sequence[Sequence[int]],
-    others: Sequence[Sequence[int]],
+    opposite_sequences: Sequence[Sequence[int]],
     partners: Mapping[int, int],
-    other_calls: Iterable[ModelCall] = (),
+    opposite_calls: Iterable[ModelCall] = (),
 ) -> list[DisplacedTokens]:
     """Return the displaced requests of one side.
 
-    sequences    the ids of each request of this side
-    others       the ids of each request of the other side
-    partners     by number of a request of this side: the request of the other side that begins with the same ids
-    other_calls  the model calls of the other side
+    sequences           the ids of each request of this side
+    opposite_sequences  the ids of each request of the other side
+    partners            by number of a request of this side: the request of the other side that begins with the same ids
+    opposite_calls      the model calls of the other side
     """
     alone = [
         (request, ids)
@@ -54,16 +54,16 @@ def displaced_tokens(
     ]
     if not alone:
         return []
-    places = [(number, ids, 1) for number, ids in enumerate(others)]
-    padding = [(None, ids, 0) for call in other_calls for ids in _padding(call)]
-    found = []
+    rows = [(number, ids, 1) for number, ids in enumerate(opposite_sequences)]
+    padding = [(None, ids, 0) for call in opposite_calls for ids in _padding(call)]
+    displaced = []
     for request, ids in alone:
-        for other, theirs, first in (*places, *padding):
-            position = _place(ids, theirs, first)
+        for holder, row, first in (*rows, *padding):
+            position = _position(ids, row, first)
             if position is not None:
-                found.append(DisplacedTokens(request, len(ids), other, position))
+                displaced.append(DisplacedTokens(request, len(ids), holder, position))
                 break
-    return found
+    return displaced
 
 
 def count_tokens(calls: Iterable[ModelCall]) -> int:
@@ -78,10 +78,10 @@ def count_tokens(calls: Iterable[ModelCall]) -> int:
     return count
 
 
-def _place(ids: Sequence[int], others: Sequence[int], first: int) -> Optional[int]:
-    """Return where the ids are in a row of others, at `first` or later."""
-    places = range(first, len(others) - len(ids) + 1)
-    return next((n for n in places if list(others[n : n + len(ids)]) == list(ids)), None)
+def _position(ids: Sequence[int], row: Sequence[int], first: int) -> Optional[int]:
+    """Return the position of the ids in a longer row, `first` or later; None if the row does not contain them."""
+    positions = range(first, len(row) - len(ids) + 1)
+    return next((n for n in positions if list(row[n : n + len(ids)]) == list(ids)), None)
 
 
 def _padding(call: ModelCall) -> Iterator[list[int]]:

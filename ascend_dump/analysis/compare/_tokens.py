@@ -112,10 +112,10 @@ def uncompared_tokens(alignment: TokenAlignment) -> list[Pair]:
             reason = (
                 f"{tokens.length} tokens of request {tokens.request} of {names[0]} were not compared: {names[1]} has "
             )
-            if tokens.other is None:
+            if tokens.holder is None:
                 reason += f"them in slots {places} of a row, which were taken for padding"
             else:
-                reason += f"them at positions {places} of request {tokens.other}, "
+                reason += f"them at positions {places} of request {tokens.holder}, "
                 reason += "as if positions began again, or requests were not kept apart"
             pairs.append(_uncompared(call.ids_record, reason, of_actual=side == 0))
     if not pairs and not alignment.has_most_tokens:

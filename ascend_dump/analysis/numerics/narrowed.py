@@ -34,7 +34,7 @@ def why_narrowed(actual: Optional[Record], reference: Optional[Record]) -> list[
     for name in _TYPES:
         with np.errstate(all="ignore"):
             shares = [float((side.astype(name).astype(side.dtype) == side).mean()) for side in sides]
-        for share, other, side in ((shares[0], shares[1], "actual"), (shares[1], shares[0], "the reference")):
-            if share == 1.0 and other < _BY_CHANCE:
+        for number, side in enumerate(("actual", "the reference")):
+            if shares[number] == 1.0 and shares[1 - number] < _BY_CHANCE:
                 return [f"all elements of {side} are numbers of {name}: it was rounded to that type"]
     return []

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
 from ascend_dump.analysis.operators.operator import operators
 from ascend_dump.analysis.operators.properties import writes
-from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
-from ascend_dump.analysis.ranks.launches import launches
+from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record
+from ascend_dump.analysis.ranks.groups_of_ranks import by_launch, disagreement, first_of_each_rank
 from ascend_dump.dump_format import Placement
 from ascend_dump.reading import Record
 
-__all__ = ["ShardUpdates", "other_number"]
+__all__ = ["ShardUpdates", "differing_number"]
 
 
 class _ShardUpdate(NamedTuple):
@@ -58,59 +58,34 @@ class ShardUpdates:
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first update of each rank that differs from those of other ranks."""
-        launch = launches((rank, key[0]) for key, updates in self._updates.items() for rank in updates)
-        by_launch: dict[tuple[Any, ...], dict[int, _ShardUpdate]] = {}
-        for key, updates in self._updates.items():
-            for rank, update in updates.items():
-                by_launch.setdefault((launch[rank, key[0]], *key[1:]), {})[rank] = update
-        reported: set[int] = set()
-        for updates in by_launch.values():
-            finding = self._finding(updates)
-            if finding is not None and finding.record.rank not in reported:
-                reported.add(finding.record.rank or 0)
-                yield finding
+        yield from first_of_each_rank(map(self._finding, by_launch(self._updates).values()))
 
     def _finding(self, updates: dict[int, _ShardUpdate]) -> Optional[RankFinding]:
-        groups: list[list[int]] = []
-        for rank, update in sorted(updates.items()):
-            for group in groups:
-                if self._difference(update, updates[group[0]]) is None:
-                    group.append(rank)
-                    break
-            else:
-                groups.append([rank])
-        if len(groups) < 2:
+        differing = disagreement(updates, lambda a, b: self._difference(updates[a], updates[b]) is None)
+        if differing is None:
             return None
-        largest, *others = sorted(groups, key=len, reverse=True)
-        rank = others[0][0]
-        record = updates[rank].record
-        text = self._difference(updates[rank], updates[largest[0]])
-        are = f"{record.op_type} at {record.source} updates the parts of one tensor by other numbers"
-        text = f"{are} on {in_words(others[0])} than on {in_words(largest)}: {text}"
-        if 2 * len(largest) > len(updates):
-            return RankFinding(record, text)
-        undecided = (
-            "two ranks cannot tell which one is wrong" if len(updates) == 2 else "no numbers are those of most ranks"
-        )
-        return RankFinding(record, f"{undecided}: {text}")
+        update, against = updates[differing.ranks[0]], updates[differing.largest[0]]
+        record = update.record
+        text = f"{record.op_type} at {record.source} updates the parts of one tensor by other numbers"
+        return differing.finding(record, text, self._difference(update, against))
 
-    def _difference(self, update: _ShardUpdate, other: _ShardUpdate) -> Optional[str]:
+    def _difference(self, update: _ShardUpdate, against: _ShardUpdate) -> Optional[str]:
         """Return the difference of the numbers of two updates in words; None if there is none."""
-        number = other_number(update.record, other.record, self._most)
+        number = differing_number(update.record, against.record, self._most)
         if number is not None:
             return number
-        return None if update.numbers == other.numbers else "an input with one element differs"
+        return None if update.numbers == against.numbers else "an input with one element differs"
 
 
-def other_number(record: Record, other: Record, most: float) -> Optional[str]:
+def differing_number(record: Record, against: Record, most: float) -> Optional[str]:
     """Return the first number argument that differs between two calls, in words; None if all are the same.
 
     most: the largest relative difference of two numbers that may be rounding
     """
-    one, another = (next(iter(operators([side])), None) for side in (record, other))
-    if one is None or another is None:
+    calls = [operator for side in (record, against) for operator in operators([side])]
+    if len(calls) != 2:
         return None
-    for argument in differing_arguments(one, another):
+    for argument in differing_arguments(*calls):
         if _differs(argument, most):
             return f"{argument.name} is {argument.actual}, not {argument.reference}"
     return None

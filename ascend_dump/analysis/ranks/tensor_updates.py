@@ -15,8 +15,8 @@ from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
-from ascend_dump.analysis.ranks.launches import launches
-from ascend_dump.analysis.ranks.shard_updates import other_number
+from ascend_dump.analysis.ranks.groups_of_ranks import by_launch, disagreement, first_of_each_rank
+from ascend_dump.analysis.ranks.shard_updates import differing_number
 from ascend_dump.reading import Record
 from ascend_dump.statistics.nonfinite.masks import FILLING
 
@@ -73,17 +73,8 @@ class TensorUpdates:
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first update of each rank whose number is another than that of the others."""
-        launch = launches((rank, key[0]) for key, updates in self._updates.items() for rank in updates)
-        by_launch: dict[tuple[Any, ...], dict[int, _TensorUpdate]] = {}
-        for key, updates in self._updates.items():
-            for rank, update in updates.items():
-                by_launch.setdefault((launch[rank, key[0]], *key[1:]), {})[rank] = update
-        reported: set[int] = set()
-        for key, updates in sorted(by_launch.items(), key=lambda item: _moment(item[1])):
-            finding = self._finding(key[5], updates)
-            if finding is not None and finding.record.rank not in reported:
-                reported.add(finding.record.rank or 0)
-                yield finding
+        ordered = sorted(by_launch(self._updates).items(), key=lambda item: _moment(item[1]))
+        yield from first_of_each_rank(self._finding(str(key[5]), updates) for key, updates in ordered)
 
     def _finding(self, name: str, updates: dict[int, _TensorUpdate]) -> Optional[RankFinding]:
         # A rank that skipped an update, for example of an expert without tokens, counts its steps differently.
@@ -92,28 +83,17 @@ class TensorUpdates:
         contents = {content_of_record(update.record) for update in updates.values()}
         if not name and (len(contents) > 1 or None in contents):
             return None
-        groups: list[list[int]] = []
-        for rank, update in sorted(updates.items()):
-            for group in groups:
-                if other_number(update.record, updates[group[0]].record, self._most) is None:
-                    group.append(rank)
-                    break
-            else:
-                groups.append([rank])
-        if len(groups) < 2:
+
+        def number(rank: int, against: int) -> Optional[str]:
+            return differing_number(updates[rank].record, updates[against].record, self._most)
+
+        differing = disagreement(updates, lambda rank, against: number(rank, against) is None)
+        if differing is None:
             return None
-        largest, *others = sorted(groups, key=len, reverse=True)
-        record, other = updates[others[0][0]].record, updates[largest[0]].record
-        number = other_number(record, other, self._most)
+        record = updates[differing.ranks[0]].record
         tensor = name or f"a tensor that is equal on {in_words([*updates])}"
-        text = f"{record.op_type} at {record.source} updates {tensor} by another number on {in_words(others[0])} than "
-        text += f"on {in_words(largest)}: {number}"
-        if 2 * len(largest) > len(updates):
-            return RankFinding(record, text)
-        undecided = (
-            "two ranks cannot tell which one is wrong" if len(updates) == 2 else "no number is that of most ranks"
-        )
-        return RankFinding(record, f"{undecided}: {text}")
+        text = f"{record.op_type} at {record.source} updates {tensor} by another number"
+        return differing.finding(record, text, number(differing.ranks[0], differing.largest[0]))
 
 
 def _moment(updates: dict[int, _TensorUpdate]) -> tuple[int, Any]:

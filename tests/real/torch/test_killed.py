@@ -1,4 +1,4 @@
-"""What `kill -9` leaves behind at any moment of a training."""
+"""Dumps after `kill -9` at any moment of a training."""
 
 from __future__ import annotations
 

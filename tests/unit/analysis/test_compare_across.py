@@ -251,7 +251,7 @@ def refactored(root: Path, change: Optional[Callable[[Any], None]] = None) -> Co
 
 
 def of_the_look(found: Comparison) -> bool:
-    """Whether nothing has no partner but what was inserted."""
+    """Return True if only inserted operators have no partner."""
     inserted = {f"aten::{name}" for name in ("abs", "max", "lt", "_local_scalar_dense", "is_nonzero", "detach")}
     return all(pair.reference is None and pair.record.op_type.partition(".")[0] in inserted for pair in found.unmatched)
 

@@ -355,7 +355,7 @@ def test_tokens_that_go_to_other_experts_within_rounding(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["hit", "split", "all"])
 def test_experts_with_the_rows_of_their_tokens(kind: str, tmp_path: Path) -> None:
-    """How many rows an expert has is different in each call; a wrong weight of an expert is an origin."""
+    """The number of rows of an expert differs between calls; a wrong weight of an expert is an origin."""
 
     def network() -> Any:
         made = Network()
