@@ -240,6 +240,25 @@ def test_an_eps(schedule: str, trainers: dict[bool, Path], tmp_path: Path) -> No
     assert compared(tmp_path, trainers, engine, schedule).origins[0].module == "layers.1.n2"
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_logits_of_the_last_token_of_each_request(wrong: bool, trainers: dict[bool, Path], tmp_path: Path) -> None:
+    """A row of another request is a fault, though it is one of the trainer's rows."""
+    engine, ends = Network(engine=True), []
+
+    def note_ends(module: Any, inputs: Any) -> None:
+        ends[:] = torch.tensor([length for _, length in inputs[2]["spans"]]).cumsum(0).tolist()
+
+    def pick(module: Any, inputs: Any) -> Any:
+        rows = torch.tensor(ends[:1] * len(ends) if wrong else ends) - 1
+        return (inputs[0][rows],)
+
+    engine.register_forward_pre_hook(note_ends)
+    engine.head.register_forward_pre_hook(pick)
+    comparison = compared(tmp_path, trainers, engine)
+    assert (comparison.verdict in ("equal", "noise")) == (not wrong), comparison.counts
+    assert bool(comparison.origins) == wrong
+
+
 def test_a_wrong_block_in_a_table(trainers: dict[bool, Path], tmp_path: Path) -> None:
     def change(call: int, tables: Any, slots: Any) -> Any:
         return ([tables[0], [tables[1][0], tables[0][1], *tables[1][2:]]] if call == 2 else tables), slots

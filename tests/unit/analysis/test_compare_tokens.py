@@ -66,8 +66,6 @@ class ExpertsOfRows(Experts):
         scores = self.router(tokens).softmax(-1)
         ids = (scores if self.choice is None else scores + self.choice).topk(2, -1).indices
         scores = scores.gather(-1, ids)
-        # The numbers of rows follow from the tokens of a call, and cannot be compared.
-        scores = scores + 0.0 * torch.bincount(ids.reshape(-1), minlength=4).cumsum(0).to(x.dtype).mean()
         if self.kind == "all":
             of_experts = torch.zeros(len(tokens), 4).scatter(1, ids, scores)
             rows = tokens.repeat(4, 1) * of_experts.transpose(0, 1).reshape(-1, 1)
@@ -333,6 +331,44 @@ def test_positions_that_are_one_too_large(tmp_path: Path) -> None:
     origin = compared(tmp_path, network, requests(11)).origins[0]
     assert origin.evidence[0] == "first token 8; 3 of 11 tokens differ"
     assert origin.module == "blocks.0"
+
+
+class Gated(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(SIZE, 20), nn.Linear(SIZE, 20), nn.Linear(20, SIZE)
+
+    def forward(self, x: Any) -> Any:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class FusedGated(nn.Module):  # type: ignore[misc]
+    """The same with one product. exchanged: the activation is that of the other half"""
+
+    def __init__(self, parts: Gated) -> None:
+        super().__init__()
+        self.gate_up, self.down, self.exchanged = nn.Linear(SIZE, 40), parts.down, False
+        self.gate_up.weight.data = torch.cat((parts.gate.weight, parts.up.weight)).detach()
+        self.gate_up.bias.data = torch.cat((parts.gate.bias, parts.up.bias)).detach()
+
+    def forward(self, x: Any) -> Any:
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.down(F.silu(up) * gate if self.exchanged else F.silu(gate) * up)
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_the_activation_of_the_other_half_of_a_fused_product(exchanged: bool, tmp_path: Path) -> None:
+    networks = Network(), Network()
+    for network in networks:
+        torch.manual_seed(5)
+        network.blocks[1].mlp = Gated()
+    networks[1].blocks[1].mlp = FusedGated(networks[1].blocks[1].mlp)
+    networks[1].blocks[1].mlp.exchanged = exchanged
+    sequences = requests(11)
+    reference = trainer(tmp_path / "trainer", networks[0], sequences)
+    comparison = ascend_dump.compare(rollout(tmp_path / "rollout", networks[1], sequences), reference)
+    assert (comparison.verdict in ("equal", "noise")) == (not exchanged), comparison.counts
+    assert [origin.module for origin in comparison.origins[:1]] == (["blocks.1.mlp"] if exchanged else [])
 
 
 def test_tokens_that_go_to_other_experts_within_rounding(tmp_path: Path) -> None:
