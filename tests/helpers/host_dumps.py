@@ -17,6 +17,15 @@ TIME = 1_700_000_000_000_000
 RUN = Path("worldsize1_global_rank0", "20260101010101", "0", "Model", "0")
 
 
+def rank_writer(root: Path, rank: int, ranks: int) -> HostWriter:
+    """Return the writer of one rank, which has begun step 0."""
+    folder = root / f"worldsize{ranks}_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
+    folder.mkdir(parents=True)
+    writer = HostWriter(folder, metadata={})
+    writer.begin_step(0)
+    return writer
+
+
 def model_directory(root: Path) -> Path:
     """A fresh directory for the steps of one model, where `HostRun` would put it."""
     directory = root / RUN

@@ -7,12 +7,11 @@ from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import pytest
-from host_dumps import item
+from host_dumps import item, rank_writer
 
 import ascend_dump
 from ascend_dump.analysis.compare import Comparison
 from ascend_dump.dump_format import CollectiveCall
-from ascend_dump.writing import HostWriter
 
 pytest.importorskip("rapidfuzz")
 
@@ -73,10 +72,7 @@ def programs(ranks: int, *, fault: _Fault = lambda rank, name, array: array, mis
 
 def write(root: Path, ranks: list[list[Step]]) -> Path:
     for rank, steps in enumerate(ranks):
-        folder = root / f"worldsize{len(ranks)}_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
-        folder.mkdir(parents=True)
-        writer = HostWriter(folder, metadata={})
-        writer.begin_step(0)
+        writer = rank_writer(root, rank, len(ranks))
         for number, step in enumerate(steps):
             name = f"{step.module}/{step.op_type}_{number}" if step.module else f"{step.op_type}_{number}"
             items = []

@@ -11,7 +11,7 @@ from typing import Any, Callable, NamedTuple
 import msgspec
 import numpy as np
 import pytest
-from host_dumps import item
+from host_dumps import item, rank_writer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ from ascend_dump.analysis.compare import Comparison
 from ascend_dump.cli import main
 from ascend_dump.dump_format import CollectiveCall, Placement
 from ascend_dump.statistics import merged, statistics
-from ascend_dump.writing import HostWriter, Item
+from ascend_dump.writing import Item
 
 pytest.importorskip("rapidfuzz")
 
@@ -36,10 +36,7 @@ class Call(NamedTuple):
 
 def write(root: Path, ranks: list[list[Call]], *, statistics_only: bool = False) -> Path:
     for rank, calls in enumerate(ranks):
-        folder = root / f"worldsize{len(ranks)}_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
-        folder.mkdir(parents=True)
-        writer = HostWriter(folder, metadata={})
-        writer.begin_step(0)
+        writer = rank_writer(root, rank, len(ranks))
         for number, call in enumerate(calls):
             name = f"{call.module}/{call.op_type}_{number}"
             items = [

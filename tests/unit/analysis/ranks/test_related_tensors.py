@@ -8,12 +8,12 @@ from typing import Callable, NamedTuple, Optional
 import msgspec
 import numpy as np
 import pytest
-from host_dumps import item
+from host_dumps import item, rank_writer
 
 import ascend_dump
 from ascend_dump.analysis.compare import Comparison
 from ascend_dump.dump_format import CollectiveCall
-from ascend_dump.writing import HostWriter, Item
+from ascend_dump.writing import Item
 
 pytest.importorskip("rapidfuzz")
 
@@ -33,10 +33,7 @@ class Call(NamedTuple):
 
 def write(root: Path, ranks: list[list[Call]]) -> Path:
     for rank, calls in enumerate(ranks):
-        folder = root / f"worldsize{len(ranks)}_global_rank{rank}" / "20260101010101" / "0" / "Model" / "0"
-        folder.mkdir(parents=True)
-        writer = HostWriter(folder, metadata={})
-        writer.begin_step(0)
+        writer = rank_writer(root, rank, len(ranks))
         for number, call in enumerate(calls):
             items: list[Item] = []
             for io, arrays in (("input", call.inputs), ("output", call.outputs)):
