@@ -7,7 +7,8 @@ from call to call, or are passed outside of modules.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import functools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
@@ -92,7 +93,7 @@ class OtherArguments:
         values = _numbers_of(first)
         if values:
             parameters = tuple(record.parameter for record in members if record.io == "input")
-            site = _CallSite(first.op_type, first.source, first.module, first.phase, parameters)
+            site = _CallSite(first.op_type, first.source, first.module or "", first.phase, parameters)
             of_site = calls.sites.setdefault(site, _SiteCalls(first))
             of_site.count += 1
             of_site.shapes.add(first.shape)
@@ -132,7 +133,7 @@ class OtherArguments:
             if any(len(of_rank) > 1 for of_rank in values.values()) or (is_of_data and name not in _SETTINGS):
                 continue
             single = {rank: next(iter(of_rank)) for rank, of_rank in values.items()}
-            differing = disagreement(single, lambda a, b, single=single: self._is_same(single[a], single[b]))
+            differing = disagreement(single, functools.partial(self._agree, single))
             if differing is not None:
                 record = calls[differing.ranks[0]].first
                 ranks, others = in_words(differing.ranks), in_words(differing.largest)
@@ -143,7 +144,8 @@ class OtherArguments:
                 return RankFinding(record, f"{differing.doubt}: {text}" if differing.doubt else text)
         return None
 
-    def _is_same(self, value: Any, other: Any) -> bool:
+    def _agree(self, values: Mapping[int, Any], rank: int, other_rank: int) -> bool:
+        value, other = values[rank], values[other_rank]
         if type(value) is float and type(other) is float:
             return abs(value - other) <= self._most * max(abs(value), abs(other))
         return bool(value == other)

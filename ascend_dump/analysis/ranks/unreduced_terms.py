@@ -32,7 +32,7 @@ class _Addition(NamedTuple):
     """An addition of two tensors of one shape, both computed from parameters.
 
     makers  the operators that wrote them, as far as they are recorded
-    calls   the keys of their calls in `_Calls`
+    calls   the keys of their calls in `_CallsOfStep`
     """
 
     inputs: tuple[Record, Record]
@@ -54,7 +54,7 @@ class _RankStep:
         self.data: list[Hashable] = []
         self.additions: dict[Hashable, _Addition] = {}
         self.groups: dict[str, tuple[int, ...]] = {}
-        self.calls = _Calls()
+        self.calls = _CallsOfStep()
         #: Storages that a collective adds up, and for each copy or view the storage that it was made of.
         self._sent: set[int] = set()
         self._sources: dict[int, int] = {}
@@ -131,7 +131,7 @@ class _RankStep:
         return sent
 
 
-class _Call(NamedTuple):
+class _CallContents(NamedTuple):
     """A call of an operator: the contents of its tensors, and the calls that made its inputs.
 
     sources   by the position of the input
@@ -144,11 +144,11 @@ class _Call(NamedTuple):
     is_float: bool
 
 
-class _Calls:
+class _CallsOfStep:
     """The calls of one rank in one step, identified alike on all ranks."""
 
     def __init__(self) -> None:
-        self._calls: dict[Hashable, _Call] = {}
+        self._calls: dict[Hashable, _CallContents] = {}
         self._count: Counter[Hashable] = Counter()
         #: By storage: the call that wrote to it last.
         self._writers: dict[int, Hashable] = {}
@@ -160,7 +160,7 @@ class _Calls:
         site = (first.op_type, first.module, first.source, first.phase, tuple(record.shape for record in members))
         self._count[site] += 1
         key = (site, self._count[site])
-        self._calls[key] = _Call(
+        self._calls[key] = _CallContents(
             tuple(map(content_of_record, inputs)),
             tuple(map(content_of_record, outputs)),
             tuple(self._writers.get(_storage(record)) for record in inputs),
@@ -172,7 +172,7 @@ class _Calls:
         """Return the last call that wrote to the memory of a tensor, as far as the calls were seen."""
         return self._writers.get(_storage(record))
 
-    def differ_by_themselves(self, key: Optional[Hashable], others: Sequence[_Calls]) -> bool:
+    def differ_by_themselves(self, key: Optional[Hashable], others: Sequence[_CallsOfStep]) -> bool:
         """Return True if a difference between ranks may begin at a call with equal inputs on all of them.
 
         key: the call that made a tensor that differs. All calls before it from which the difference may follow are
