@@ -11,6 +11,8 @@ import functools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
+from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
 from ascend_dump.analysis.ranks.groups_of_ranks import disagreement
 from ascend_dump.analysis.ranks.launches import RankRun, launches
@@ -21,12 +23,14 @@ __all__ = ["OtherArguments"]
 
 #: The number of recorded steps of each rank whose arguments are read: settings do not change.
 _MOST_STEPS = 2
+#: The name of the type of the results, such as that of autocast.
+_TYPE = "results of type"
 #: Arguments that set the shape or the working of an operator and that no data determines.
 _SETTINGS = frozenset(
     {
         *("eps", "epsilon", "scale", "momentum", "p", "dropout_p", "negative_slope", "beta", "threshold", "lambd"),
         *("approximate", "is_causal", "training", "train", "align_corners", "ceil_mode", "count_include_pad"),
-        *("label_smoothing", "delta", "min_val", "max_val", "lower", "upper", "norm_type"),
+        *(_TYPE, "label_smoothing", "delta", "min_val", "max_val", "lower", "upper", "norm_type"),
     }
 )
 _PASSES = ("forward", "backward")
@@ -39,7 +43,6 @@ class _CallSite(NamedTuple):
     source: str
     module: str
     phase: str
-    parameters: tuple[Optional[str], ...]
 
 
 class _SiteCalls:
@@ -90,10 +93,9 @@ class OtherArguments:
         if first.step not in calls.steps and len(calls.steps) >= _MOST_STEPS:
             return
         calls.steps.add(first.step)
-        values = _numbers_of(first)
+        values = {**_numbers_of(first), **_type_of(members)}
         if values:
-            parameters = tuple(record.parameter for record in members if record.io == "input")
-            site = _CallSite(first.op_type, first.source, first.module or "", first.phase, parameters)
+            site = _CallSite(first.op_type, first.source, first.module or "", first.phase)
             of_site = calls.sites.setdefault(site, _SiteCalls(first))
             of_site.count += 1
             of_site.shapes.add(first.shape)
@@ -167,6 +169,18 @@ def _numbers_of(first: Record) -> dict[str, Any]:
         for name, value in arguments.values.items()
         if (type(value) in (bool, float, str) and first.module) or (_is_setting(value) and name in _SETTINGS)
     }
+
+
+def _type_of(members: Sequence[Record]) -> dict[str, Any]:
+    """Return the type of the floats that a call in a module computes; {} for a view."""
+    if is_view(members[0].op_type):
+        return {}
+    types = {
+        record.dtype
+        for record in members
+        if record.io == "output" and record.module and float_kind(record.dtype or "") is not None
+    }
+    return {_TYPE: types.pop()} if len(types) == 1 else {}
 
 
 def _is_setting(value: Any) -> bool:

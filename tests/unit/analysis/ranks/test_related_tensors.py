@@ -163,18 +163,26 @@ def limits(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
 
 
 def sorted_rows(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
-    """Each rank sorts the numbers of its own rows."""
-    numbers = part(np.array([3, 1, 2, 0, 1, 3, 0, 2]), rank, ranks)
-    order = numbers.argsort(kind="stable")
+    """Each rank sorts the columns of its own rows."""
+    numbers = part(np.array([3, 1, 2, 0, 1, 3, 0, 2] * 2).reshape(8, 2), rank, ranks)
+    order = numbers.argsort(0, kind="stable")
     rows = part(rng().standard_normal((8, 3)).astype("f4"), rank, ranks)
     result = np.exp(rows) + np.float32(0.5 if is_wrong else 0)
     call = '{"op":"aten.sort.stable","args":{"self":{"input":0},"dim":0}}'
     return [
         Call("aten::mul", [rows], [rows]),
         Call("aten::relu", [numbers], [numbers]),
-        Call("aten::sort", [numbers], [numbers[order], order], arguments=call),
+        Call("aten::sort", [numbers], [np.take_along_axis(numbers, order, 0), order], arguments=call),
         Call("aten::exp", [rows], [result]),
     ]
+
+
+def softmax_of_heads(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Heads are divided over ranks, and the softmax works along another axis."""
+    scores = part(rng().standard_normal((2, 4, 3, 3)).astype("f4"), rank, ranks, 1)
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True) + np.float32(0.1 if is_wrong and rank else 0)
+    call = '{"op":"aten._softmax.default","args":{"self":{"input":0},"dim":-1,"half_to_float":false}}'
+    return [Call("aten::mul", [scores], [scores]), Call("aten::_softmax", [scores], [weights], arguments=call)]
 
 
 def exchanged_rows(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
@@ -214,6 +222,7 @@ PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     batches: "aten::relu",
     limits: "aten::clamp",
     sorted_rows: "aten::exp",
+    softmax_of_heads: "aten::_softmax",
     exchanged_rows: "aten::exp",
     transposed_rows: "aten::exp",
 }
