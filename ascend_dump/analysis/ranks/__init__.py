@@ -10,12 +10,10 @@ from ascend_dump.analysis.ranks.extra_operators import ExtraOperators
 from ascend_dump.analysis.ranks.gradient_factors import GradientFactors
 from ascend_dump.analysis.ranks.index_comparison import IndexComparison, RankOrigin, compare_indexes
 from ascend_dump.analysis.ranks.launches import RankRun, launches
-from ascend_dump.analysis.ranks.other_arguments import OtherArguments
 from ascend_dump.analysis.ranks.rank_statistics import measured
 from ascend_dump.analysis.ranks.rank_tasks import Partials, RankTask, map_ranks
 from ascend_dump.analysis.ranks.replicas import Replicas
-from ascend_dump.analysis.ranks.shard_updates import ShardUpdates
-from ascend_dump.analysis.ranks.tensor_updates import TensorUpdates
+from ascend_dump.analysis.ranks.settings import OtherArguments, ShardUpdates, TensorUpdates
 from ascend_dump.analysis.ranks.unreduced_terms import UnreducedTerms
 from ascend_dump.analysis.ranks.vector_clocks import Clock, Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks.worker_pool import RankWorkers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ascend_dump.analysis.ranks import (
@@ -58,7 +58,7 @@ class _DisagreementFinder(Finder):
         #: By call, and then by rank: the results in dumps that do not record groups.
         self._results: dict[Any, dict[int, Record]] = {}
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         first = run.first
         self._book.look_at(run.records)
         if first.rank is not None and _gives_the_same(first.op_type):
@@ -67,7 +67,7 @@ class _DisagreementFinder(Finder):
                 if record.io == "output" and attrs.get("hash") and "collective" not in attrs:
                     key = (first.run, first.model, first.step, first.op_type, first.op_name, record.index, record.shape)
                     self._results.setdefault(key, {})[first.rank] = record
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         self._book.end()
@@ -98,9 +98,9 @@ class _CollectiveOrderFinder(Finder):
         super().__init__(threshold)
         self._order = CollectiveOrder()
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._order.look_at(run.records)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._order.findings()
@@ -111,9 +111,9 @@ class _ReplicasFinder(Finder):
         super().__init__(threshold)
         self._replicas = Replicas()
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._replicas.look_at(run.records)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._replicas.findings()
@@ -124,9 +124,9 @@ class _ExtraOperatorFinder(Finder):
         super().__init__(threshold)
         self._operators = ExtraOperators(threshold)
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._operators.look_at(run.records)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._operators.findings()
@@ -137,9 +137,9 @@ class _UnreducedTermFinder(Finder):
         super().__init__(threshold)
         self._terms = UnreducedTerms()
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._terms.look_at(run.records)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._terms.findings()
@@ -150,9 +150,9 @@ class _OtherArgumentFinder(Finder):
         super().__init__(threshold)
         self._arguments = OtherArguments(threshold)
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._arguments.look_at(run.records)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._arguments.findings()
@@ -163,10 +163,10 @@ class _GradientFactorFinder(Finder):
         super().__init__(threshold)
         self._factors = GradientFactors(threshold)
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         for record in run.records:
             self._factors.look_at(record)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._factors.findings()
@@ -178,10 +178,10 @@ class _ShardUpdateFinder(Finder):
         self._shards = ShardUpdates(threshold)
         self._tensors = TensorUpdates(threshold)
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._shards.look_at(run.records)
         self._tensors.look_at(run.records)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._shards.findings()
