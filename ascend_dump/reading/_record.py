@@ -265,6 +265,14 @@ class Record:
         )
         return part
 
+    def as_parameter(self, name: str) -> Record:
+        """Return a copy of this record with another `parameter`."""
+        import copy
+
+        record = copy.copy(self)
+        record._attrs = {**self.attrs, "parameter": name}
+        return record
+
     def as_eager(self, api: str, op_name: str, kernel: Optional[str], nth: int) -> Record:
         """Change this record to a record of one API call on an NPU, or of a kernel that the call started.
 

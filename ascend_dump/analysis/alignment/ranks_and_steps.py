@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.rank_tensors import RanksOfSide
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts
 from ascend_dump.analysis.alignment.shards import NO_LAYOUTS, Portion, Portions, hold_parts
+from ascend_dump.analysis.operators.layer_names import layers_of_other_names, with_names_of
 from ascend_dump.analysis.operators.operator import Operator, operators
 from ascend_dump.reading import Batch, MadeOf, Record, world_size_of
 
@@ -48,6 +50,7 @@ class RankGroup(NamedTuple):
     counterpart  the ranks of the other side, if it has several ranks too
     layouts      the layouts that the user gave
     over_ranks   sums and means over ranks that were found so far, by contents
+    layers       by rank: the paths of modules that have another path on the other side
     """
 
     of_actual: bool
@@ -57,6 +60,7 @@ class RankGroup(NamedTuple):
     counterpart: Optional[RankGroup] = None
     layouts: ShardLayouts = NO_LAYOUTS
     over_ranks: Optional[dict[Any, Portion]] = None
+    layers: Mapping[Optional[int], Mapping[str, str]] = MappingProxyType({})
 
     @classmethod
     def of(
@@ -73,6 +77,8 @@ class RankGroup(NamedTuple):
         sides = [cls(i == 0, ranks[i], side, made_of[i], None, layouts, {}) for i, side in enumerate((a, b))]
         several, few = sides if len(ranks[0]) > len(ranks[1]) else sides[::-1]
         group = several._replace(counterpart=few if len(few.numbers) > 1 else None)
+        if group.counterpart is None:
+            group = group._replace(layers=_own_layers(several, few))
         if layouts or _are_of_other_worlds(a, b):
             return group
         for (rank, step), batches in few.batches.items():
@@ -102,6 +108,10 @@ class RankGroup(NamedTuple):
         count = 1 if self.counterpart is None else len(self.counterpart.numbers)
         return self.numbers.index(rank) * count // len(self.numbers)
 
+    def operators(self, rank: Optional[int], batches: Iterable[Batch]) -> list[Operator]:
+        """Return the operators of a rank of this side, with the paths of modules of the other side."""
+        return with_names_of(operators_in(batches, self.made_of), self.layers.get(rank, {}))
+
     def shards(self, key: Key, parts: Sequence[Operator], whole: Sequence[Operator]) -> Portions:
         """Return the `Portions` of one rank in one step.
 
@@ -120,7 +130,8 @@ class RankGroup(NamedTuple):
         self, position: int, step: Optional[int], parts: Sequence[Operator], counterpart: Optional[Portions]
     ) -> Portions:
         def operators_of(index: int) -> list[Operator]:
-            return operators_in(self.batches.get((self.numbers[index], step), []), self.made_of)
+            rank = self.numbers[index]
+            return self.operators(rank, self.batches.get((rank, step), []))
 
         return Portions(
             RanksOfSide(parts, operators_of, self.numbers, position, self.layouts),
@@ -128,6 +139,17 @@ class RankGroup(NamedTuple):
             counterpart=counterpart,
             over_ranks=self.over_ranks,
         )
+
+
+def _own_layers(several: RankGroup, few: RankGroup) -> dict[Optional[int], dict[str, str]]:
+    """Return for each rank the modules that have another path on the other side, by the weights of its first step."""
+    layers: dict[Optional[int], dict[str, str]] = {}
+    for rank, step in sorted(several.batches, key=lambda key: _number(key[1])):
+        whole = few.batches.get((few.numbers[0], step))
+        if rank not in layers and whole:
+            parts = several.batches[rank, step]
+            layers[rank] = layers_of_other_names(operators_in(parts, None), operators_in(whole, None))
+    return {rank: paths for rank, paths in layers.items() if paths}
 
 
 def _are_of_other_worlds(*sides: dict[Key, list[Batch]]) -> bool:

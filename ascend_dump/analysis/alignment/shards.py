@@ -156,27 +156,34 @@ class Portions:
             return False
 
     def are_numbers_of_ranks(self, pair: tuple[Record, Record], name: str) -> bool:
-        """Return True if the ranks call an operator with integers that grow evenly with the rank.
+        """Return True if the ranks call an operator with integers of their parts.
 
-        For example, these are the first indices of the parts of a vocabulary.
+        For example, these are the first indices of the parts of a vocabulary, which grow evenly with the rank, or its
+        size or last index, which is that of the whole divided by the number of ranks.
+
+        pair: records of the operator on both sides. name: the name of the argument
+        """
+        record, whole = pair if self._of_actual else pair[::-1]
+        siblings = self._ranks.siblings(record)
+        if siblings is None:
+            return False
+        numbers = [_integer_argument(sibling, name) for sibling in siblings]
+        known = [number for number in numbers if number is not None]
+        if len(known) < len(numbers):
+            return False
+        distances = {b - a for a, b in zip(known, known[1:])}
+        if distances == {0}:
+            size = _integer_argument(whole, name)
+            return size is not None and any((known[0] + end) * len(known) == size + end for end in (0, 1))
+        return len(distances) == 1 and min(distances) > 0
+
+    def has_own_number(self, pair: tuple[Record, Record], name: str) -> bool:
+        """Return True if the ranks call an operator with different integers.
 
         pair: records of the operator on both sides. name: the name of the argument
         """
         siblings = self._ranks.siblings(pair[0] if self._of_actual else pair[1])
-        if siblings is None:
-            return False
-        numbers = []
-        for sibling in siblings:
-            try:
-                arguments = sibling.arguments
-            except AscendDumpError:
-                return False
-            number = None if arguments is None else arguments.values.get(name)
-            if not isinstance(number, int) or isinstance(number, bool):
-                return False
-            numbers.append(number)
-        distances = {b - a for a, b in zip(numbers, numbers[1:])}
-        return len(distances) == 1 and distances != {0}
+        return siblings is not None and len({_integer_argument(sibling, name) for sibling in siblings}) > 1
 
     def is_of_one_rank(self, actual: Record, reference: Record) -> bool:
         """Return True if another rank lacks the operator of these records."""
@@ -345,6 +352,16 @@ class Portions:
         if least >= nearest or min(nearest, neighbours) <= FAR * distance_of(whole_values, np.zeros(1)):
             return None
         return Portion(result, whole_values, f"{word} {len(siblings)} ranks")
+
+
+def _integer_argument(record: Record, name: str) -> Optional[int]:
+    """Return an argument of the call of a record; None if it is no integer or not recorded."""
+    try:
+        arguments = record.arguments
+    except AscendDumpError:
+        return None
+    number = None if arguments is None else arguments.values.get(name)
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def hold_parts(parts: Sequence[Operator], whole: Sequence[Operator], counts: tuple[int, int]) -> bool:

@@ -83,6 +83,9 @@ def compare_rank(
             yield from repeat(None, len(parts[-1]))
             continue
         operators = operators_in(a, made_of[0]), operators_in(b, made_of[1])
+        if group is not None:
+            several = group.operators(key[0], a if group.of_actual else b)
+            operators = (several, operators[1]) if group.of_actual else (operators[0], several)
         if row_finder is not None:
             operators = row_finder.cut(*operators, mapping)
         second_run = operators_in(spreads.get(key, shared_spread) or (), None)

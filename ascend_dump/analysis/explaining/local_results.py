@@ -14,6 +14,8 @@ from ascend_dump.analysis.alignment.shards import is_over_ranks
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
+from ascend_dump.analysis.operators.arguments import arguments_of
+from ascend_dump.analysis.operators.collectives import collective_of
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COLLECTIVES, NO_INPUTS, SHAPED
@@ -52,6 +54,10 @@ _MIXING = frozenset(
 )
 
 
+#: Those whose result depends on all elements of a tensor.
+_OF_ALL = frozenset({"bincount", "nonzero", "unique", "unique2"})
+
+
 class MadeAlone(NamedTuple):
     """An operator that only one side runs, which made an input that differs."""
 
@@ -86,10 +92,15 @@ class LocalResults:
     def add_operator(self, side: int, operator: Operator) -> None:
         """Note an operator that only one side (0: actual) runs.
 
-        If one of its inputs has no counterpart, its outputs have none either.
+        If one of its inputs has no counterpart, its outputs have none either. Rows that ranks exchange have none: they
+        come in the order of the ranks. Neither have the numbers of positions, which each rank may count for itself.
         """
         contents, makers = self._contents[side], self._makers[side]
-        if contents and any(identity_of(record) in contents for record in operator.inputs):
+        if (
+            _exchanges_rows(operator)
+            or operator.function == "arange"
+            or any(identity_of(record) in contents for record in operator.inputs)
+        ):
             contents.update(identity for record in operator.outputs if (identity := identity_of(record)) is not None)
         source = next((makers[key] for record in operator.inputs[:1] if (key := storage_of(record)) in makers), None)
         is_copy = is_view(operator.function) or operator.function in ("copy", "clone", "contiguous")
@@ -121,6 +132,14 @@ class LocalResults:
             if operator is not None:
                 return [f"read from {operator.label}, which {side} runs alone"]
         return []
+
+
+def _exchanges_rows(operator: Operator) -> bool:
+    """Return True for an all_to_all of rows, such as tokens for experts, or of their numbers."""
+    if not operator.op_type.startswith(COLLECTIVES):
+        return False
+    calls = [collective_of(record) for record in operator.outputs if len(record.shape or ()) < 3]
+    return any(call is not None and call[0].kind == "all_to_all" for call in calls)
 
 
 def _computes(operator: Operator) -> bool:
@@ -166,14 +185,27 @@ def why_local(
     parts = [pair for pair in pairs if pair.transformation.startswith("part ")]
     if parts and not output.transformation.startswith("part "):
         return _LOCAL_REDUCTION
-    if function in _MIXING and any(_is_split_inside(pair) for pair in parts):
+    if function in _MIXING and any(_mixes_parts(operator, pair) for pair in parts):
         return _LOCAL_REDUCTION
     return None
 
 
-def _is_split_inside(pair: Pair) -> bool:
-    """Return True if the tensor is divided among the ranks along an axis other than 0, the axis of the batch."""
-    return "along axis 0" not in pair.transformation or " and part" in pair.transformation
+def _mixes_parts(operator: Operator, pair: Pair) -> bool:
+    """Return True if an element of the result depends on elements of an input that other ranks have.
+
+    Without an axis among the arguments, the operator works on each row of axis 0, the axis of the batch.
+    """
+    axis_text = pair.transformation.partition("along axis ")[2].partition(",")[0]
+    count = len(pair.record.shape or ())
+    if operator.function in _OF_ALL or count < 2:
+        return True
+    if " and part" in pair.transformation or not axis_text.isdecimal():
+        return True
+    arguments = arguments_of(operator)
+    axis = None if arguments is None else arguments.values.get("dim")
+    if isinstance(axis, int) and not isinstance(axis, bool):
+        return axis % count == int(axis_text)
+    return int(axis_text) != 0
 
 
 def only_passes_on(operator: Operator) -> bool:

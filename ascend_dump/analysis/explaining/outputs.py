@@ -37,7 +37,7 @@ from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, t
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments, same_generator
 from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
-from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors
+from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors, moves_elements
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class, writes
@@ -158,15 +158,34 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
 def _has_number_of_rank(state: RankState, operators: OperatorPair) -> bool:
     """Return True if the two calls differ only by integers that belong to the rank, such as the first index of a part.
 
-    Only results of integers or flags count: numbers of the program itself rarely are such results.
+    Only results of integers or flags count, and parts of a tensor that is whole on the rank: numbers of the program
+    itself rarely are such results. A wrong part is found where an operator reads it.
     """
     shards, match = state.differences.shards, operators.match
     outputs = [(a, b) for a, b in match.outputs if a is not None and b is not None]
     arguments = differing_arguments(match.actual, match.reference)
-    if shards is None or not arguments or any(float_kind(b.dtype or "") is not None for _, b in outputs):
+    if shards is None or not arguments:
         return False
     first = next(((a, b) for a, b in match.inputs if a is not None and b is not None), None)
-    return first is not None and all(shards.are_numbers_of_ranks(first, argument.name) for argument in arguments)
+    if first is None:
+        return False
+    if moves_elements(match.reference.function) and operators.has_equal_inputs:
+        is_part = any(a.shape != b.shape for a, b in outputs)
+        is_part = is_part or any(shards.has_own_number(first, argument.name) for argument in arguments)
+        return is_part and all(map(_are_integers, arguments))
+    if any(float_kind(b.dtype or "") is not None for _, b in outputs):
+        return False
+    return all(shards.are_numbers_of_ranks(first, argument.name) for argument in arguments)
+
+
+def _are_integers(argument: DifferingArgument) -> bool:
+    """Return True if both values of an argument are integers, lists of them, or not given."""
+    values = [
+        value
+        for side in (argument.actual, argument.reference)
+        for value in (side if isinstance(side, list) else [side])
+    ]
+    return all(value is None or (isinstance(value, int) and not isinstance(value, bool)) for value in values)
 
 
 def _reads_local(state: RankState, operators: OperatorPair) -> bool:

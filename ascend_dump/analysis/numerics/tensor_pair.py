@@ -34,12 +34,15 @@ class AlignedParts(Protocol):
     None if values of several ranks are combined. `is_of_one_rank` returns True if only one of several ranks runs the
     operator of a record. `has_to_agree` returns True if all ranks must have the same value; `why_different` returns
     sentences on how ranks differ in such a tensor. `differs_over_ranks` returns True if the ranks have different
-    contents; `are_numbers_of_ranks` returns True if an argument is an integer that grows evenly with the rank.
+    contents; `are_numbers_of_ranks` returns True if an argument is an integer of the part of a rank;
+    `has_own_number` if the ranks have different integers there.
     """
 
     def differs_over_ranks(self, pair: tuple[Optional[Record], Optional[Record]]) -> bool: ...
 
     def are_numbers_of_ranks(self, pair: tuple[Record, Record], name: str) -> bool: ...
+
+    def has_own_number(self, pair: tuple[Record, Record], name: str) -> bool: ...
 
     def is_of_one_rank(self, actual: Record, reference: Record) -> bool: ...
 

@@ -20,6 +20,8 @@ __all__ = ["is_unread", "unread_rows"]
 _COLLECTIVES, _WRITTEN = "c10d::", "output"
 #: An operator of FSDP2, and the argument into which it copies the part of this rank.
 _GATHERS, _GATHERED = "fsdp::all_gather_copy_in", "all_gather_output"
+#: An operator that copies a list of tensors, and the argument into which it copies them.
+_COPIES, _COPIED = "aten::_foreach_copy_", "self"
 
 
 def is_unread(record: Record) -> bool:
@@ -31,6 +33,8 @@ def is_unread(record: Record) -> bool:
         return True
     if op_type.startswith(_COLLECTIVES):
         return (record.argument or "").startswith(_WRITTEN)
+    if op_type == _COPIES:
+        return (record.argument or "").startswith(_COPIED)
     return op_type == _GATHERS and record.argument == _GATHERED
 
 

@@ -13,8 +13,7 @@ from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.analysis.ranks.rank_statistics import measured
 from ascend_dump.analysis.ranks.rank_tasks import Partials, RankTask, map_ranks
 from ascend_dump.analysis.ranks.replicas import Replicas
-from ascend_dump.analysis.ranks.shard_updates import ShardUpdates
-from ascend_dump.analysis.ranks.tensor_updates import TensorUpdates
+from ascend_dump.analysis.ranks.settings import OtherArguments, ShardUpdates, TensorUpdates
 from ascend_dump.analysis.ranks.unreduced_terms import UnreducedTerms
 from ascend_dump.analysis.ranks.vector_clocks import Clock, Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks.worker_pool import RankWorkers
@@ -28,6 +27,7 @@ __all__ = [
     "GradientFactors",
     "IndexComparison",
     "Join",
+    "OtherArguments",
     "Partials",
     "Point",
     "RankFinding",

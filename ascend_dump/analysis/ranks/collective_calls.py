@@ -98,7 +98,9 @@ class CallBook:
 
     def look_at(self, members: Sequence[Record]) -> None:
         """Add the records of one run of an operator."""
-        first = next((record for record in members if record.error is None), None)
+        first: Optional[Record] = members[0]
+        if first is not None and first.error is not None:
+            first = next((record for record in members if record.error is None), None)
         if first is None or first.rank is None:
             return
         self.ranks.add(first.rank)

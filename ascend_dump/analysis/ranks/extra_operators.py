@@ -237,9 +237,14 @@ def _is_view(op_type: str) -> bool:
 
 def _range_of(record: Record) -> tuple[int, int]:
     """Return the first element of a tensor in its memory, and the one after its last."""
-    begin = record.attrs.get("storage_offset") or 0
-    shape, strides = record.shape or (), record.attrs.get("stride") or ()
-    return begin, begin + 1 + sum((size - 1) * stride for size, stride in zip(shape, strides) if size > 1)
+    attrs = record.attrs
+    begin = attrs.get("storage_offset") or 0
+    return begin, begin + _extent(record.shape or (), tuple(attrs.get("stride") or ()))
+
+
+@functools.lru_cache(maxsize=4096)
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides) if size > 1)
 
 
 def _call(site: Hashable) -> Hashable:

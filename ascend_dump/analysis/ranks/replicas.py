@@ -252,6 +252,11 @@ class Replicas:
             if synchronised:
                 together = {rank: copy for rank, copy in copies.items() if rank in synchronised}
                 return together, f"although the gradient of {parameter} is reduced over these ranks"
+            earlier = self._gradients.step_before(parameter, first.step)
+            synchronised = {rank for rank, _ in self._gradients.ranks_of(parameter, earlier, runs)}
+            if were_equal is not None and earlier is not None and synchronised:
+                together = {rank: copy for rank, copy in copies.items() if rank in synchronised}
+                return together, f"although the gradient of {parameter} was the same on these ranks in step {earlier}"
         if self._exchanges:
             return {}, ""
         if self._reduces:

@@ -95,6 +95,20 @@ class SynchronisedGradients:
                     return tuple(ranks)
         return ()
 
+    def step_before(self, parameter: str, step: Optional[int]) -> Optional[int]:
+        """Return the last step with a gradient of a parameter before a step; None if there is none."""
+        steps = self._steps.get(parameter, ())
+        return max((earlier for earlier in steps if step is not None and earlier < step), default=None)
+
+    @functools.cached_property
+    def _steps(self) -> dict[str, list[int]]:
+        """The steps with gradients, by parameter. Ask after the last operator."""
+        steps: dict[str, list[int]] = {}
+        for step, name in self._gradients:
+            if step is not None:
+                steps.setdefault(name, []).append(step)
+        return steps
+
     @functools.cached_property
     def any_synchronised(self) -> bool:
         """True if a parameter of any step has a synchronised gradient. Ask after the last operator."""

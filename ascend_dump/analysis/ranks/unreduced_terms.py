@@ -3,6 +3,8 @@
 Ranks that read the same data and add up activations over their group have the same activations, apart from the parts
 between a split weight and the next sum. If an operator adds a tensor that differs between these ranks to one that is
 equal on them, and the result is not added up itself, a sum over the ranks is missing. The same holds for gradients.
+The tensor has to differ because of split weights: if it follows from an operator with other results of equal inputs,
+such as a norm with another epsilon on one rank, no sum is missing.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import NamedTuple, Optional
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.collectives import collective_of, is_contribution_to
 from ascend_dump.analysis.operators.properties import COPIES, VIEWS, operator_class
+from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.analysis.ranks.synchronised_gradients import is_constant
@@ -28,11 +31,13 @@ _ADDS = frozenset({"add", "sub"})
 class _Addition(NamedTuple):
     """An addition of two tensors of one shape, both computed from parameters.
 
-    makers: the operators that wrote them, as far as they are recorded
+    makers  the operators that wrote them, as far as they are recorded
+    calls   the keys of their calls in `_CallsOfStep`
     """
 
     inputs: tuple[Record, Record]
     makers: tuple[Optional[Record], Optional[Record]]
+    calls: tuple[Optional[Hashable], Optional[Hashable]]
     output: int
 
 
@@ -49,6 +54,7 @@ class _RankStep:
         self.data: list[Hashable] = []
         self.additions: dict[Hashable, _Addition] = {}
         self.groups: dict[str, tuple[int, ...]] = {}
+        self.calls = _CallsOfStep()
         #: Storages that a collective adds up, and for each copy or view the storage that it was made of.
         self._sent: set[int] = set()
         self._sources: dict[int, int] = {}
@@ -61,6 +67,7 @@ class _RankStep:
     def look_at(self, members: Sequence[Record]) -> None:
         first = members[0]
         self._is_backward = self._is_backward or first.phase == "backward"
+        self.calls.look_at(members)
         if "c10d" in first.op_type:
             self._look_at_collective(members)
         elif first.phase == "other" and self._is_backward:
@@ -111,7 +118,8 @@ class _RankStep:
             site = (first.op_type, first.module, first.source, first.phase, first.shape)
             self._calls[site] += 1
             makers = (self._makers.get(_storage(first)), self._makers.get(_storage(second)))
-            self.additions[site, self._calls[site]] = _Addition((first, second), makers, output)
+            calls = (self.calls.writer(first), self.calls.writer(second))
+            self.additions[site, self._calls[site]] = _Addition((first, second), makers, calls, output)
 
     def sent(self) -> set[int]:
         """Return the storages that collectives add up, with those that they are copies of."""
@@ -121,6 +129,74 @@ class _RankStep:
                 storage = self._sources[storage]
                 sent.add(storage)
         return sent
+
+
+class _CallContents(NamedTuple):
+    """A call of an operator: the contents of its tensors, and the calls that made its inputs.
+
+    sources   by the position of the input
+    is_float  an output is a tensor of floats
+    """
+
+    inputs: tuple[Hashable, ...]
+    outputs: tuple[Hashable, ...]
+    sources: tuple[Optional[Hashable], ...]
+    is_float: bool
+
+
+class _CallsOfStep:
+    """The calls of one rank in one step, identified alike on all ranks."""
+
+    def __init__(self) -> None:
+        self._calls: dict[Hashable, _CallContents] = {}
+        self._count: Counter[Hashable] = Counter()
+        #: By storage: the call that wrote to it last.
+        self._writers: dict[int, Hashable] = {}
+
+    def look_at(self, members: Sequence[Record]) -> None:
+        first = members[0]
+        inputs = [record for record in members if record.io == "input" and not is_unread(record)]
+        outputs = [record for record in members if record.io == "output"]
+        site = (first.op_type, first.module, first.source, first.phase, tuple(record.shape for record in members))
+        self._count[site] += 1
+        key = (site, self._count[site])
+        self._calls[key] = _CallContents(
+            tuple(map(content_of_record, inputs)),
+            tuple(map(content_of_record, outputs)),
+            tuple(self._writers.get(_storage(record)) for record in inputs),
+            any(float_kind(record.dtype or "") is not None for record in outputs),
+        )
+        self._writers.update((_storage(record), key) for record in outputs)
+
+    def writer(self, record: Record) -> Optional[Hashable]:
+        """Return the last call that wrote to the memory of a tensor, as far as the calls were seen."""
+        return self._writers.get(_storage(record))
+
+    def differ_by_themselves(self, key: Optional[Hashable], others: Sequence[_CallsOfStep]) -> bool:
+        """Return True if a difference between ranks may begin at a call with equal inputs on all of them.
+
+        key: the call that made a tensor that differs. All calls before it from which the difference may follow are
+        looked at.
+        """
+        seen: set[Hashable] = set()
+        remaining = [key]
+        while remaining:
+            key = remaining.pop()
+            if key is None or key in seen:
+                continue
+            seen.add(key)
+            calls = [of_rank._calls.get(key) for of_rank in (self, *others)]
+            known = [call for call in calls if call is not None]
+            if len(known) < len(calls):
+                return True
+            differing = [
+                number for number, contents in enumerate(zip(*(call.inputs for call in known))) if len({*contents}) > 1
+            ]
+            # Integers and flags may depend on the number of the rank, such as the first index of its part.
+            if not differing and known[0].is_float and len({call.outputs for call in known}) > 1:
+                return True
+            remaining += [known[0].sources[number] for number in differing]
+        return False
 
 
 class UnreducedTerms:
@@ -166,6 +242,9 @@ class UnreducedTerms:
                 continue
             equal = 0 if len(contents[0]) == 1 else 1
             if len(contents[1 - equal]) < 2 or is_constant(known[0].inputs[equal]):
+                continue
+            rank_calls = [step.calls for step in steps.values()]
+            if rank_calls[0].differ_by_themselves(known[0].calls[1 - equal], rank_calls[1:]):
                 continue
             yield _finding([*steps], known[0], 1 - equal)
             return

@@ -63,6 +63,7 @@ RULES: dict[str, SuspectRule] = {
         _ranks.COLLECTIVE_ORDER,
         _ranks.DISAGREEMENT,
         _ranks.EXTRA_OPERATOR,
+        _ranks.OTHER_ARGUMENT,
         _ranks.REPLICAS,
         _ranks.SHARD_UPDATE,
         _ranks.GRADIENT_FACTOR,
@@ -85,6 +86,7 @@ _TIERS = (
         "collective-order",
         "disagreement",
         "extra-operator",
+        "other-argument",
         "replicas",
         "shard-update",
         "gradient-factor",
@@ -165,7 +167,9 @@ def find_suspects(
         book.look_at(members)
         repeated.look_at(members)
         for rule, finder in finders:
-            note(rule.name, finder.look_at(run))
+            sightings = finder.look_at(run)
+            if sightings != ():  # most finders report at the end only, and this is called for each operator
+                note(rule.name, sightings)
 
     report = find_overflows(dump, watch=watch, beside=look_at, executor=executor)
     for rule, finder in finders:

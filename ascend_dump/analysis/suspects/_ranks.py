@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ascend_dump.analysis.ranks import (
@@ -12,6 +12,7 @@ from ascend_dump.analysis.ranks import (
     CollectiveOrder,
     ExtraOperators,
     GradientFactors,
+    OtherArguments,
     Replicas,
     ShardUpdates,
     TensorUpdates,
@@ -30,6 +31,7 @@ __all__ = [
     "DISAGREEMENT",
     "EXTRA_OPERATOR",
     "GRADIENT_FACTOR",
+    "OTHER_ARGUMENT",
     "REPLICAS",
     "SHARD_UPDATE",
     "UNREDUCED_TERM",
@@ -56,7 +58,7 @@ class _DisagreementFinder(Finder):
         #: By call, and then by rank: the results in dumps that do not record groups.
         self._results: dict[Any, dict[int, Record]] = {}
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         first = run.first
         self._book.look_at(run.records)
         if first.rank is not None and _gives_the_same(first.op_type):
@@ -65,7 +67,7 @@ class _DisagreementFinder(Finder):
                 if record.io == "output" and attrs.get("hash") and "collective" not in attrs:
                     key = (first.run, first.model, first.step, first.op_type, first.op_name, record.index, record.shape)
                     self._results.setdefault(key, {})[first.rank] = record
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         self._book.end()
@@ -96,9 +98,9 @@ class _CollectiveOrderFinder(Finder):
         super().__init__(threshold)
         self._order = CollectiveOrder()
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._order.look_at(run.records)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._order.findings()
@@ -109,9 +111,9 @@ class _ReplicasFinder(Finder):
         super().__init__(threshold)
         self._replicas = Replicas()
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._replicas.look_at(run.records)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._replicas.findings()
@@ -122,9 +124,9 @@ class _ExtraOperatorFinder(Finder):
         super().__init__(threshold)
         self._operators = ExtraOperators(threshold)
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._operators.look_at(run.records)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._operators.findings()
@@ -135,12 +137,25 @@ class _UnreducedTermFinder(Finder):
         super().__init__(threshold)
         self._terms = UnreducedTerms()
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._terms.look_at(run.records)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._terms.findings()
+
+
+class _OtherArgumentFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._arguments = OtherArguments(threshold)
+
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
+        self._arguments.look_at(run.records)
+        return ()
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._arguments.findings()
 
 
 class _GradientFactorFinder(Finder):
@@ -148,10 +163,10 @@ class _GradientFactorFinder(Finder):
         super().__init__(threshold)
         self._factors = GradientFactors(threshold)
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         for record in run.records:
             self._factors.look_at(record)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._factors.findings()
@@ -163,10 +178,10 @@ class _ShardUpdateFinder(Finder):
         self._shards = ShardUpdates(threshold)
         self._tensors = TensorUpdates(threshold)
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._shards.look_at(run.records)
         self._tensors.look_at(run.records)
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._shards.findings()
@@ -329,6 +344,17 @@ def _residual(is_reduced: bool) -> tuple[Row, ...]:
             Row("aten::mul", "mul_0", "input", values(1), index=1, storage=9, requires_grad=True, rank=rank),
             Row("aten::mul", "mul_0", "output", values(1), storage=1, hash="whole", rank=rank),
             Row("aten::mm", "mm_0", "input", values(1), storage=1, hash="whole", rank=rank),
+            Row(
+                "aten::mm",
+                "mm_0",
+                "input",
+                values(1),
+                index=1,
+                storage=10,
+                hash=f"part {rank}",
+                requires_grad=True,
+                rank=rank,
+            ),
             Row("aten::mm", "mm_0", "output", values(1), storage=2, hash=term, rank=rank),
             Row("aten::clone", "clone_0", "input", values(1), storage=2, hash=term, rank=rank),
             Row("aten::clone", "clone_0", "output", values(1), storage=3, hash=term, rank=rank),
@@ -349,5 +375,26 @@ UNREDUCED_TERM = SuspectRule(
     trips=_residual(False),
     passes=_residual(True),
 )
+
+
+def _normed(eps: float) -> tuple[Row, ...]:
+    """Return a norm on two ranks with different data. The second rank has another epsilon."""
+    rows = []
+    for rank, number in enumerate((1e-5, eps)):
+        call = f'{{"op":"aten::native_layer_norm","args":{{"input":{{"input":0}},"eps":{number}}}}}'
+        site: dict[str, Any] = {"module": "norm", "source": "model.py:7", "rank": rank, "call": call}
+        for io in ("input", "output"):
+            rows.append(Row("aten::native_layer_norm", "norm/norm_0", io, values(1), hash=f"{rank} {io}", **site))
+    return tuple(rows)
+
+
+OTHER_ARGUMENT = SuspectRule(
+    "other-argument",
+    1e-6,
+    "relative difference between ranks of a number that sets how an operator works",
+    _OtherArgumentFinder,
+    trips=_normed(1e-2),
+    passes=_normed(1.0000001e-5),
+)
 #: The rules that compare a rank with others, apart from DISAGREEMENT, which compares the parts of one call.
-BETWEEN_RANKS = (EXTRA_OPERATOR, REPLICAS, SHARD_UPDATE, GRADIENT_FACTOR, UNREDUCED_TERM)
+BETWEEN_RANKS = (EXTRA_OPERATOR, OTHER_ARGUMENT, REPLICAS, SHARD_UPDATE, GRADIENT_FACTOR, UNREDUCED_TERM)

@@ -7,6 +7,7 @@ the dump format has.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -191,17 +192,19 @@ class _NoGradientFinder(_ParameterFinder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
         self._unwritten: dict[Any, _Parameter] = {}
+        #: By key: the number of steps that read the parameter while the optimizer wrote only others.
+        self._left_out: Counter[Any] = Counter()
         #: Keys that the optimizer wrote, or whose content changed between steps. The latter are no parameters, but for
         #: example activations received from another rank.
         self._written: set[Any] = set()
-        self._steps = 0
 
     def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
-        self._steps += any(parameter.after for parameter in parameters)
+        is_update = any(parameter.after for parameter in parameters)
         for parameter in parameters:
             if parameter.after:
                 self._written.add(parameter.key)
             elif parameter.record.attrs.get("requires_grad"):
+                self._left_out[parameter.key] += is_update
                 first = self._unwritten.setdefault(parameter.key, parameter)
                 if first.before != parameter.before:
                     self._written.add(parameter.key)
@@ -209,13 +212,12 @@ class _NoGradientFinder(_ParameterFinder):
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._close()
-        if self._steps < self.threshold:
-            return
         for key, parameter in self._unwritten.items():
-            if key not in self._written:
+            steps = self._left_out[key]
+            if key not in self._written and steps >= self.threshold:
                 reason = (
                     f"the parameter read as {parameter.name} requires a gradient, and the optimizer did not write it "
-                    f"in {self._steps} steps: no gradient reaches it, or the optimizer does not have it"
+                    f"in {steps} steps: no gradient reaches it, or the optimizer does not have it"
                 )
                 yield parameter.record, reason
 

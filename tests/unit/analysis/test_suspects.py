@@ -104,6 +104,71 @@ class TestReplicas:
         [(_, _, reason)] = replicas(tmp_path / "one", *rows)
         assert "its gradient is not reduced as those of others are" in reason
 
+    def test_a_parameter_with_one_gradient_stays_equal_although_ranks_have_parts_of_a_model(
+        self, tmp_path: Path
+    ) -> None:
+        call = CollectiveCall("all_to_all", "0", "0-1", 0)
+        exchange = [Row("c10d::alltoall_", "x_0", "input", sized(1), rank=rank, collective=call) for rank in range(2)]
+        rows = [*trained(0, "aa", "gg"), *trained(1, "ab", "hi"), *exchange]
+        [(name, rank, reason)] = replicas(tmp_path / "one gradient", *rows)
+        assert (name, rank) == ("fc/mm_0", 1)
+        assert "although the gradient of fc.weight was the same on these ranks in step 0" in reason
+        rows = [*trained(0, "aa", "gh"), *trained(1, "ab", "ij"), *exchange]
+        assert replicas(tmp_path / "own gradients", *rows) == []
+
+
+def test_a_parameter_is_left_out_only_in_steps_that_read_it(tmp_path: Path) -> None:
+    first = [row for row in RULES["no-gradient"].trips if row.step == 0]
+    rows = [row._replace(rank=rank) for rank in range(2) for row in first]
+    assert find_suspects(write_rows(tmp_path, rows)).suspects == ()
+
+
+def test_lists_of_tensors_are_copied_into_memory_that_is_not_read(tmp_path: Path) -> None:
+    call = '{"op":"aten::_foreach_copy_","args":{"self":{"inputs":[0,1]},"src":{"inputs":[1,1]}}}'
+    copy = Row("aten::_foreach_copy_", "_foreach_copy__0", "input", sized(1), storage=1, call=call)
+    rows = [
+        Row("aten::empty", "empty_0", "output", None, storage=1, skipped="uninitialised memory"),
+        copy,
+        copy._replace(index=1, storage=2),
+        copy._replace(io="output"),
+    ]
+    assert find_suspects(write_rows(tmp_path / "written", rows)).suspects == ()
+    rows[1:] = [row._replace(index=1 - row.index) if row.io == "input" else row for row in rows[1:]]
+    assert [one.rule for one in find_suspects(write_rows(tmp_path / "read", rows)).suspects] == ["uninitialised"]
+
+
+def test_a_rank_that_computes_in_another_type_has_another_setting(tmp_path: Path) -> None:
+    def computed(types: Sequence[str]) -> list[Row]:
+        row = Row("aten::mm", "fc/mm_0", "output", sized(1), module="fc", source="model.py:3")
+        return [row._replace(rank=rank, dtype=dtype, hash=str(rank)) for rank, dtype in enumerate(types)]
+
+    [suspect] = find_suspects(write_rows(tmp_path / "one", computed(["bfloat16", "float32", "bfloat16"]))).suspects
+    assert (suspect.rule, suspect.rank) == ("other-argument", 1)
+    assert "results of type float32 on rank 1, bfloat16 on ranks 0|2" in suspect.reason
+    assert find_suspects(write_rows(tmp_path / "all", computed(["bfloat16"] * 3))).suspects == ()
+    assert find_suspects(write_rows(tmp_path / "ints", computed(["int32", "int64", "int64"]))).suspects == ()
+
+
+def test_a_term_that_differs_by_another_setting_lacks_no_sum(tmp_path: Path) -> None:
+    rows = [row._replace(hash="part") if row.hash.startswith("part") else row for row in RULES["unreduced-term"].trips]
+    assert find_suspects(write_rows(tmp_path, rows)).suspects == ()
+
+
+def test_numbers_that_change_from_call_to_call_are_no_settings(tmp_path: Path) -> None:
+    def scaled(*numbers: tuple[float, float]) -> list[Row]:
+        rows = []
+        for step, of_ranks in enumerate(numbers):
+            for rank, number in enumerate(of_ranks):
+                call = f'{{"op":"aten::mul","args":{{"self":{{"input":0}},"other":{number}}}}}'
+                row = Row("aten::mul", "fc/mul_0", "input", sized(1), step, module="fc", source="model.py:3", call=call)
+                rows += [row._replace(rank=rank, hash=f"{step}{rank}"), row._replace(rank=rank, io="output")]
+        return rows
+
+    assert find_suspects(write_rows(tmp_path / "data", scaled((0.5, 0.7), (0.5, 0.6)))).suspects == ()
+    assert find_suspects(write_rows(tmp_path / "once", scaled((0.5, 0.7)))).suspects == ()
+    [suspect] = find_suspects(write_rows(tmp_path / "fixed", scaled((0.5, 0.7), (0.5, 0.7)))).suspects
+    assert (suspect.rule, suspect.op_name) == ("other-argument", "fc/mul_0")
+
 
 def test_an_activation_that_arrives_between_the_steps_is_no_parameter(tmp_path: Path) -> None:
     rows = [

@@ -43,7 +43,8 @@ def write(root: Path, ranks: list[list[Call]]) -> Path:
                     if index == 0:
                         one.line.parameter = call.parameter
                     if call.op_type.startswith("c10d::"):
-                        one.line.collective = CollectiveCall("all_reduce", "0", f"0-{_RANKS - 1}", reduce="sum")
+                        kind = "all_to_all" if "alltoall" in call.op_type else "all_reduce"
+                        one.line.collective = CollectiveCall(kind, "0", f"0-{_RANKS - 1}", reduce="sum")
                     if call.arguments and not items:
                         one.line.call = msgspec.Raw(call.arguments.encode())
                     items.append(one)
@@ -136,12 +137,94 @@ def classes(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     ]
 
 
+def batches(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """The program itself cuts the batch into the parts of the ranks; the last rank takes the first part if wrong."""
+    whole = rng().standard_normal((8, 3)).astype("f4")
+    parts = np.split(whole, ranks)
+    mine = parts[0 if is_wrong and rank == ranks - 1 else rank]
+    call = f'{{"op":"aten.split.Tensor","args":{{"self":{{"input":0}},"split_size":{8 // ranks}}}}}'
+    return [
+        Call("aten::mul", [whole], [whole]),
+        Call("aten::split", [whole], parts, arguments=call),
+        Call("aten::relu", [mine], [np.maximum(mine, 0)]),
+    ]
+
+
+def limits(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Indices are limited to the size of the part of a rank."""
+    indices = np.arange(8)
+    last = 8 // ranks - 1
+    call = f'{{"op":"aten.clamp.default","args":{{"self":{{"input":0}},"max":{last - (is_wrong and rank > 0)}}}}}'
+    weight = part(rng().standard_normal((8, 3)).astype("f4"), rank, ranks)
+    return [
+        Call("aten::exp", [weight], [np.exp(weight)]),
+        Call("aten::clamp", [indices], [indices.clip(max=last - (is_wrong and rank > 0))], arguments=call),
+    ]
+
+
+def sorted_rows(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Each rank sorts the columns of its own rows."""
+    numbers = part(np.array([3, 1, 2, 0, 1, 3, 0, 2] * 2).reshape(8, 2), rank, ranks)
+    order = numbers.argsort(0, kind="stable")
+    rows = part(rng().standard_normal((8, 3)).astype("f4"), rank, ranks)
+    result = np.exp(rows) + np.float32(0.5 if is_wrong else 0)
+    call = '{"op":"aten.sort.stable","args":{"self":{"input":0},"dim":0}}'
+    return [
+        Call("aten::mul", [rows], [rows]),
+        Call("aten::relu", [numbers], [numbers]),
+        Call("aten::sort", [numbers], [np.take_along_axis(numbers, order, 0), order], arguments=call),
+        Call("aten::exp", [rows], [result]),
+    ]
+
+
+def softmax_of_heads(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Heads are divided over ranks, and the softmax works along another axis."""
+    scores = part(rng().standard_normal((2, 4, 3, 3)).astype("f4"), rank, ranks, 1)
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True) + np.float32(0.1 if is_wrong and rank else 0)
+    call = '{"op":"aten._softmax.default","args":{"self":{"input":0},"dim":-1,"half_to_float":false}}'
+    return [Call("aten::mul", [scores], [scores]), Call("aten::_softmax", [scores], [weights], arguments=call)]
+
+
+def exchanged_rows(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Ranks send rows to each other, and send the results back; one rank sorts the rows instead."""
+    whole = rng().standard_normal((8, 3)).astype("f4")
+    mine = part(whole, rank, ranks)
+    if ranks == 1:
+        rows = whole[[0, 4, 1, 5, 2, 6, 3, 7]]
+        exchanges = []
+    else:
+        rows = np.ascontiguousarray(whole[rank::ranks])
+        exchanges = [Call("c10d::alltoall_base_", [mine], [rows])]
+    result = np.exp(mine) + np.float32(0.5 if is_wrong else 0)
+    return [
+        Call("aten::relu", [mine], [mine]),
+        *exchanges,
+        Call("aten::mul", [rows], [rows * 2]),
+        Call("aten::exp", [mine], [result]),
+    ]
+
+
+def transposed_rows(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Rows of several times are merged with the batch, and the matrix is transposed: for the gradient of a weight."""
+    whole = rng().standard_normal((5, 8, 3)).astype("f4")
+    mine = part(whole, rank, ranks, 1)
+    matrix = np.ascontiguousarray(mine.reshape(-1, 3).T)
+    result = np.exp(matrix) + np.float32(0.5 if is_wrong and rank else 0)
+    return [Call("aten::relu", [mine], [mine]), Call("aten::exp", [matrix], [result], "backward")]
+
+
 PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     heads: "aten::bmm",
     gradients: "aten::neg",
     vocabulary: "aten::relu",
     two_orders: "aten::add",
     classes: "aten::nll_loss_forward",
+    batches: "aten::relu",
+    limits: "aten::clamp",
+    sorted_rows: "aten::exp",
+    softmax_of_heads: "aten::_softmax",
+    exchanged_rows: "aten::exp",
+    transposed_rows: "aten::exp",
 }
 
 

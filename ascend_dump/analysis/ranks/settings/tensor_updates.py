@@ -16,7 +16,7 @@ from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.groups_of_ranks import by_launch, disagreement, first_of_each_rank
-from ascend_dump.analysis.ranks.shard_updates import differing_number
+from ascend_dump.analysis.ranks.settings.shard_updates import differing_number
 from ascend_dump.reading import Record
 from ascend_dump.statistics.nonfinite.masks import FILLING
 
