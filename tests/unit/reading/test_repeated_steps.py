@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Optional
 
@@ -47,8 +48,12 @@ def step_of(step: int, change: Callable[[int], dict[str, Any]] = lambda number: 
 
 
 def stored_in(step: int, number: int) -> dict[str, Any]:
-    """The fields of a tensor in a shard."""
-    return {"shard": f"{step}/tensors-00000.safetensors", "offset": 900 + 16 * number, "blob": (900 + 16 * number, 16)}
+    """The fields of a tensor in a shard, of each second tensor in that of the first step."""
+    return {
+        "shard": f"{step if number % 2 else 0}/tensors-00000.safetensors",
+        "offset": 900 + 16 * number,
+        "blob": (900 + 16 * number, 16),
+    }
 
 
 def write(root: Path, steps: list[bytes], *, packed: bool = False) -> Path:
@@ -104,7 +109,7 @@ def test_only_the_first_step_is_decoded(tmp_path: Path, packed: bool) -> None:
 
 
 def test_tensors_in_shards_of_each_step(tmp_path: Path) -> None:
-    steps = [step_of(step, lambda number, step=step: stored_in(step if number % 2 else 0, number)) for step in range(4)]
+    steps = [step_of(step, partial(stored_in, step)) for step in range(4)]
     assert decoded_lines(write(tmp_path, steps)) == LINES
 
 
@@ -149,6 +154,16 @@ def test_a_line_that_differs_is_decoded(tmp_path: Path, more: dict[str, Any]) ->
     """Only its operator is decoded, and the arguments of its other lines are those of the operator."""
     changed = step_of(1, lambda number: more if number == 12 else {})
     assert decoded_lines(write(tmp_path, [step_of(0), changed, step_of(2)])) == LINES + 3
+
+
+def test_arguments_that_cannot_be_read_in_the_first_step(tmp_path: Path) -> None:
+    call = msgspec.Raw(b'{"op":"aten.add.Tensor","args":{"self":{"input":0},"alpha":1e999}}')
+    readable = msgspec.Raw(b'{"op":"aten.add.Tensor","args":{"self":{"input":0},"alpha":1e9}}')
+    steps = [
+        step_of(step, partial(lambda text, number: {"call": text} if number == 12 else {}, text))
+        for step, text in enumerate((call, readable))
+    ]
+    assert decoded_lines(write(tmp_path, steps)) == LINES + 3
 
 
 def test_operators_that_only_one_kind_of_step_has(tmp_path: Path) -> None:

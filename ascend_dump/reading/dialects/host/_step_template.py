@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ascend_dump.dump_format import Line
+from ascend_dump.dump_format import Line, read_call
 from ascend_dump.reading.dialects.host import _field_kinds as kinds
 from ascend_dump.statistics import COUNTS, Statistics
 
@@ -278,6 +278,10 @@ def _fields_of(raw: bytes, line: Line) -> Iterator[tuple[str, _Field]]:
 
 def _fields_of_call(call: bytes) -> list[_Field]:
     """Return the floats in the arguments of an operator, and the state of its generator: no column depends on them."""
+    try:
+        read_call(call)
+    except ValueError:
+        return []  # with other numbers it may be readable
     fields = [
         (*token.span(), kinds.SKIPPED_FLOAT, -1)
         for token in _TOKEN.finditer(call)
