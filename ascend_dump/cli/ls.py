@@ -252,12 +252,12 @@ class _Totals:
         for part in parts:
             rows = part.frame
             kernels = int(rows["kernel"].fill_null("").ne("").sum())
-            self.kernels += kernels
-            self.operators += rows.height - kernels
-            self.records += int(rows["records"].sum())
+            self.kernels += kernels * part.times
+            self.operators += (rows.height - kernels) * part.times
+            self.records += int(rows["records"].sum()) * part.times
             self.unreadable += int(rows["failed"].sum())
-            self.bytes += nbytes_of(part)
-            self._steps.update(rows["step"].unique())
+            self.bytes += nbytes_of(part) * part.times
+            self._steps.update(part.steps or rows["step"].unique())
             self._ranks.update(rows["rank"].unique())
             yield part
 

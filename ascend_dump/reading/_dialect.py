@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Optional, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 
 if TYPE_CHECKING:
     import polars
@@ -134,6 +134,13 @@ class Entry:
     def frames(self) -> Optional[Iterable[polars.DataFrame]]:
         """Return the records as columns of a catalog, if that is faster than through `records()`; else None."""
         return None
+
+    def frames_after(self, shared: dict[str, Any]) -> Optional[Iterable[polars.DataFrame]]:
+        """Return the same as `frames`, for a large dump whose entries may resemble each other.
+
+        shared: what entries keep for later ones of the dump, by the name of their dialect
+        """
+        return self.frames()
 
     def records_at(self, positions: Collection[int]) -> Iterable[Record]:
         """Yield the records at these positions, in the order of `records()`.

@@ -89,6 +89,10 @@ class _OfCall(WrappedEntry):
         frames = self._inner.frames()
         return None if frames is None else map(self._of_this_call, frames)
 
+    def frames_after(self, shared: dict[str, Any]) -> Optional[Iterator[polars.DataFrame]]:
+        frames = self._inner.frames_after(shared)
+        return None if frames is None else map(self._of_this_call, frames)
+
     def _of_this_call(self, frame: polars.DataFrame) -> polars.DataFrame:
         import polars as pl
 

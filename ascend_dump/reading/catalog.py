@@ -7,6 +7,7 @@ Every field of Record is a column. After them come the columns that a comparison
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -35,6 +36,7 @@ __all__ = [
     "lists",
     "narrowed",
     "of_columns",
+    "of_constant",
     "of_records",
     "polars_or_refuse",
     "schema",
@@ -74,6 +76,8 @@ ENTRY = "entry"
 PLACE = "place"
 #: Number of records that are converted to columns at a time.
 ROWS = 8_192
+#: From this cost of reading on (see `Entry.work`) loading numba takes less time than it saves.
+_MANY = 300_000
 
 
 def polars_or_refuse(what: str) -> ModuleType:
@@ -88,7 +92,8 @@ def polars_or_refuse(what: str) -> ModuleType:
     return polars
 
 
-def schema() -> dict[str, Any]:
+@functools.cache
+def schema() -> Mapping[str, Any]:
     """Return the type of each column."""
     import polars as pl
 
@@ -131,6 +136,12 @@ def of_columns(columns: Mapping[str, Any], height: int) -> polars.DataFrame:
             column = _series(name, [values], kind).new_from_index(0, height)
         series.append(column)
     return pl.DataFrame(series)
+
+
+def of_constant(name: str, value: Any, height: int) -> polars.Series:
+    """Return a column with one value in all rows; None becomes null."""
+    column: polars.Series = _series(name, [value], schema()[name]).new_from_index(0, height)
+    return column
 
 
 def _series(name: str, values: list[Any], kind: Any) -> polars.Series:
@@ -187,8 +198,13 @@ def frames(
     `frames` creates no records.
     """
     waiting: list[tuple[Any, ...]] = []
+    entries = list(entries)
+    is_large = sum(entry.work for _, entry in entries) >= _MANY
+    shared: dict[str, Any] = {}
     for number, entry in entries:
-        entry_frames = entry.frames() if complete is None else None
+        entry_frames = None
+        if complete is None:
+            entry_frames = entry.frames_after(shared) if is_large else entry.frames()
         if entry_frames is None:
             for ordinal, record in enumerate(entry.records(), 1):
                 if complete is not None:

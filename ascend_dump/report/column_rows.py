@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 if TYPE_CHECKING:
     import polars
@@ -17,15 +18,22 @@ class ColumnRows(NamedTuple):
 
     frame    a row per line
     records  by row: the record of a line that the columns do not have all values for, such as an unreadable one
+    steps    the steps that all have these rows, one after the other, if there are several
     """
 
     frame: polars.DataFrame
     records: dict[int, Record]
+    steps: Sequence[Optional[int]] = ()
+
+    @property
+    def times(self) -> int:
+        """The number of times that the rows are listed."""
+        return max(len(self.steps), 1)
 
     def without(self, hidden: polars.Series) -> ColumnRows:
         """Return the rows that are not hidden. hidden: a boolean for each row"""
         if not self.records:
-            return ColumnRows(self.frame.filter(~hidden), {})
+            return ColumnRows(self.frame.filter(~hidden), {}, self.steps)
         rows = self.frame.with_row_index("old").filter(~hidden)
         records = {new: self.records[old] for new, old in enumerate(rows["old"].to_list()) if old in self.records}
         return ColumnRows(rows.drop("old"), records)

@@ -1,5 +1,8 @@
 """Time and memory to make the catalog of a large host dump, to read the stored catalog, and of the verbs that use it.
 
+It also makes the catalog of the same number of records in steps that repeat, by the compiled function and by decoding
+each line, in turns.
+
 Usage: bench_catalog.py [RECORDS [DIRECTORY]]     (default 100000 in the directory of temporary files, 0.5 kB of disk
 each; the aim for 1,000,000 is 5 s by the clock to make the catalog, and for 10,000,000 less than 2000 MB of memory).
 The verbs are compared with the same verbs without polars, which read every line.
@@ -7,8 +10,10 @@ The verbs are compared with the same verbs without polars, which read every line
 
 from __future__ import annotations
 
+import gzip
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +29,8 @@ from ascend_dump.dump_format import Line
 #: As many records as a step of a large model has.
 IN_A_STEP = 500_000
 SMALL = 200
+#: Records of a step that repeats.
+REPEATED = 2500
 VERBS = ("ls", "ls --op *layers.7.*", "stats --nonfinite", "stats --sort max --limit 10")
 ROUNDS = 3
 #: Of more records every line is not read.
@@ -85,6 +92,41 @@ def _line(unique: int, number: int) -> Line:
     return line
 
 
+def make_repeated(root: Path, records: int) -> Path:
+    """Steps with the same lines but for times, hashes, versions and statistics, in compressed indexes."""
+    steps = root / "worldsize1_global_rank0" / "20260101010101" / "0" / "Model" / "0"
+    encode = msgspec.json.Encoder().encode
+    for step in range(records // REPEATED):
+        (steps / str(step)).mkdir(parents=True)
+        lines = []
+        for number in range(REPEATED):
+            line = _line(number, number)
+            line.time += step * 1_000_000
+            line.version, line.hash = step, xxh3_128_hexdigest(b"%d %d" % (step, number))
+            line.stats = (64, number / 7 + step / 3, -number / 7, number / 9, step + 1 / 3, 0, 0, 0, 1, 1, 0)
+            lines.append(encode(line) + b"\n")
+        (steps / str(step) / "index.jsonl.gz").write_bytes(gzip.compress(b"".join(lines), 6))
+    return root
+
+
+def time_repeated(root: Path) -> None:
+    """Print the processor time of a catalog by the compiled function, and by decoding; each as the best of some."""
+    code = f"import ascend_dump.reading.catalog as catalog; catalog._MANY = %s; {_CATALOG.lstrip()}"
+    runs: list[list[Run]] = []
+    run("-c", code % 0, str(root))  # compiles the function
+    for _ in range(ROUNDS):
+        runs.append([])
+        for many in (0, sys.maxsize):
+            shutil.rmtree(root / ".ascend-dump-catalog", ignore_errors=True)
+            runs[-1].append(run("-c", code % many, str(root)))
+    compiled, decoded = min(pair[0] for pair in runs), min(pair[1] for pair in runs)
+    print(
+        f"repeated steps: {compiled.seconds:.2f} s of processor, {compiled.memory} MB; decoded "
+        f"{decoded.seconds:.2f} s, {decoded.memory} MB; ratio {compiled.seconds / decoded.seconds:.2f}",
+        flush=True,
+    )
+
+
 def run(*command: str) -> Run:
     """Run Python in a process of its own. Only the last of the children that ended is measured."""
     reading, writing = os.pipe()
@@ -134,6 +176,7 @@ def main(records: int, directory: Path) -> None:
             )
         kept = sum(path.stat().st_size for path in (root / ".ascend-dump-catalog").glob("*"))
         print(f"it takes {kept / 1e6:.0f} MB of disk")
+        time_repeated(make_repeated(Path(folder, "repeated"), records))
         for name, directory in (("", root), ("small: ", make_dump(Path(folder, "small"), SMALL))):
             for verb in VERBS:
                 ours, plain = verbs(verb.split(), directory, plain=records <= MOST_PLAIN or directory is not root)

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import struct
+import sys
 import tarfile
 import tempfile
 import zipfile
@@ -71,6 +72,21 @@ def use_dump(place: Path) -> None:
                 continue
 
 
+def use_repeated_steps(place: Path) -> None:
+    """The catalog of steps that repeat each other, which has to be the same by the compiled function and without it."""
+    from ascend_dump.reading import catalog, open_dump
+
+    frames = []
+    usual = catalog._MANY
+    for many in (0, sys.maxsize):
+        catalog._MANY = many
+        try:
+            frames.append(open_dump(place).catalog().collect())
+        finally:
+            catalog._MANY = usual
+    assert list(map(repr, frames[0].rows())) == list(map(repr, frames[1].rows()))
+
+
 def _arguments(record: Any) -> str:
     return str(record.arguments)
 
@@ -98,6 +114,9 @@ def _dialects() -> Iterator[Subject]:
     indexes = {f"{one}.gz": gzip.compress(data) for one, data in host.items() if one.endswith("index.jsonl")}
     others = {one: data for one, data in host.items() if not one.endswith("index.jsonl")}
     yield _dump("compressed indexes", indexes, beside={**indexes, **others})
+    if find_spec("polars") is not None and find_spec("numba") is not None:
+        repeated = _repeated_steps()
+        yield Subject("repeated steps", use_repeated_steps, repeated, beside=repeated, alone=False)
     shard = {Path(one).name: data for one, data in host.items() if one.endswith(".safetensors")}
     yield _dump("safetensors", shard)
     yield _dump("torchair npy", _torchair_npy())
@@ -254,6 +273,33 @@ def _host() -> dict[str, bytes]:
         return _below(root)
     finally:
         shutil.rmtree(root)
+
+
+def _repeated_steps() -> dict[str, bytes]:
+    """Three steps with the lines of 40 operators, which differ in times, hashes, versions and statistics."""
+    from host_dumps import RUN
+
+    from ascend_dump.dump_format import Line
+
+    steps = {}
+    for step in range(3):
+        lines = []
+        for number in range(80):
+            name = f"layers.{number // 2}/add_0"
+            time = 10**15 + 1000 * step + number // 2
+            io = "output" if number % 2 else "input"
+            line = Line(number // 2, "aten::add", name, io, 0, time, "float32", (2, 2), 16, stride=(2, 1))
+            line.storage, line.address, line.version, line.hash = number, 2**40 + step, step, f"{number + step:032x}"
+            line.stats = (4, 1.5 + step / 3, -1e-7 / (step + 1), None if number % 7 else "nan", 2.0, 0, 0, 0)
+            line.shard, line.offset = f"{step}/tensors-00000.safetensors", 100 + 16 * number
+            line.blob = (line.offset, 16)
+            if not number % 2:
+                line.call = msgspec.Raw(
+                    b'{"op":"aten.add.Scalar","args":{"self":{"input":0},"other":0.%d}}' % (step + 1)
+                )
+            lines.append(msgspec.json.encode(line) + b"\n")
+        steps[f"{RUN.as_posix()}/{step}/index.jsonl"] = b"".join(lines)
+    return steps
 
 
 def _converted() -> dict[str, bytes]:

@@ -77,8 +77,8 @@ class Folding:
         unreadable = [number for number, record in rows.records.items() if record.error is not None]
         is_folded = pl.col("op_type").is_in(sorted(_FOLDED)).fill_null(False) & ~row.is_in(unreadable)
         hidden = rows.frame.select(kernel=is_kernel, view=~is_kernel & is_folded)
-        self.kernels += int(hidden["kernel"].sum())
-        self.count += int(hidden["view"].sum())
+        self.kernels += int(hidden["kernel"].sum()) * rows.times
+        self.count += int(hidden["view"].sum()) * rows.times
         return rows.without(hidden["kernel"] | hidden["view"])
 
     def notes(self, noun: str, *, holding: str = "") -> Iterator[str]:

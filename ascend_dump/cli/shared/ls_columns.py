@@ -5,8 +5,9 @@ Cells and totals are computed column by column. Only unreadable rows are convert
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from ascend_dump.cli.shared.ls_groups import RunLabels
 from ascend_dump.cli.shared.reading import Unreadable, progress
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["cells", "nbytes_of", "operator_rows"]
 
 #: The columns that all records of one run of an operator have in common, as in `Record.execution`.
-_EXECUTION = ("run", "rank", "device", "model", "model_id", "step", "op_type", "op_name")
+_STEP = ("run", "rank", "device", "model", "model_id", "step")
+_EXECUTION = (*_STEP, "op_type", "op_name")
 _TASK = ("task_id", "stream_id", "timestamp")
 _NEEDED = (*_EXECUTION, *_TASK, "nth", "kernel", "io", "dtype", "shape", "nbytes", "error")
 #: Number of rows that are in memory at the same time.
-_ROWS = 500_000
+_ROWS = 250_000
+#: Average number of rows from which on steps are compared with each other.
+_LARGE_STEP = 500
 _LOW = (1 << 32) - 1
 #: The columns of the first output of an operator, or of its first record, that a line shows.
 _OF_FIRST = ("op_name", "op_type", "step", "run", "rank", "model", "shape", "kernel")
@@ -52,7 +56,20 @@ def cells(rows: ColumnRows, lead: Sequence[Column], labels: RunLabels) -> Iterat
         columns["op_name"][row] = record.op_name or record.path.name
         columns["op_type"][row] = f"unreadable [{record.error.code}]"
     label = [labels.of_runs(rows.frame["run"].to_list())] if labels.paths else []
-    return zip(*label, *columns.values())
+    lines = zip(*label, *columns.values())
+    if not rows.steps or "step" not in columns:
+        return itertools.chain.from_iterable(itertools.repeat(list(lines), rows.times))
+    return _of_steps(list(lines), len(label) + list(columns).index("step"), rows.steps)
+
+
+def _of_steps(
+    lines: Sequence[tuple[str, ...]], column: int, steps: Sequence[Optional[int]]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of each step. column: that of the step"""
+    for step in steps:
+        text_of_step = ("-" if step is None else str(step),)
+        for line in lines:
+            yield line[:column] + text_of_step + line[column + 1 :]
 
 
 def nbytes_of(rows: ColumnRows) -> int:
@@ -79,7 +96,15 @@ def operator_rows(dump: Dump, unreadable: Unreadable) -> Iterator[ColumnRows]:
         unreadable_records = unreadable.watch(dump.where(failed))
     begin, count = 0, _ROWS
     while True:
-        rows = _numbered(frame.slice(begin, count).collect())
+        part = frame.slice(begin, count).collect()
+        repeated = _repeated(part, is_last=part.height < count)
+        if repeated:
+            for rows, steps in repeated:
+                unreadable.seen += rows.height * len(steps)
+                begin += rows.height * len(steps)
+                yield _grouped(_numbered(rows), unreadable_records)._replace(steps=steps)
+            continue
+        rows = _numbered(part)
         if rows.height == count:
             # The last group may continue in the next rows, so it is left for the next round.
             rows = rows.filter(pl.col("group").ne(pl.col("group").last()))
@@ -91,6 +116,36 @@ def operator_rows(dump: Dump, unreadable: Unreadable) -> Iterator[ColumnRows]:
         unreadable.seen += rows["error"].null_count()
         yield _grouped(rows, unreadable_records)
         begin, count = begin + rows.height, _ROWS
+
+
+def _repeated(rows: polars.DataFrame, *, is_last: bool) -> list[tuple[polars.DataFrame, list[Optional[int]]]]:
+    """Divide rows by their steps, and return the rows of each step that differ from those of the step before.
+
+    Each item has these rows, and the steps that have them. Empty if a row cannot be read, if operators are not
+    numbered, and for steps of a few rows. is_last: True if no rows follow; otherwise the last step, whose rows may not
+    be complete, is left out.
+    """
+    import polars as pl
+
+    begins = rows.select(pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in _STEP))
+    # Without a row above, the first one differs from null, unless it has null in all of these columns.
+    firsts = [0, *(first for first in begins.to_series().arg_true().to_list() if first)]
+    ends = [*firsts[1:], rows.height] if is_last else firsts[1:]
+    is_simple = not rows["error"].count() and not rows["nth"].null_count()
+    if not ends or not rows.height or not is_simple or ends[-1] < _LARGE_STEP * len(ends):
+        return []
+    items: list[tuple[polars.DataFrame, list[Optional[int]]]] = []
+    above: Optional[polars.DataFrame] = None
+    for first, end in zip(firsts, ends):
+        of_step = rows.slice(first, end - first)
+        # With `nth`, tasks and times do not matter.
+        others = of_step.drop("step", *_TASK)
+        if above is not None and others.equals(above):
+            items[-1][1].append(of_step["step"][0])
+        else:
+            items.append((of_step, [of_step["step"][0]]))
+            above = others
+    return items
 
 
 def _numbered(rows: polars.DataFrame) -> polars.DataFrame:

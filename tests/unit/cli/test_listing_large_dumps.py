@@ -54,13 +54,18 @@ def assert_same(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         patch.setattr("ascend_dump.reading._dump._LARGE", 0)
         patch.setattr("ascend_dump.reading._catalog_cache._WORTH_KEEPING", 0)
         patch.setattr("ascend_dump.cli.shared.stats_columns._MOST_RECORDS", 1)
-        by_columns = listed(root, capsys), listed(root, capsys)
+        by_columns = [listed(root, capsys), listed(root, capsys)]
+        patch.setattr("ascend_dump.cli.shared.ls_columns._LARGE_STEP", 0)
+        for rows in (7, 250_000):
+            patch.setattr("ascend_dump.cli.shared.ls_columns._ROWS", rows)
+            by_columns.append(listed(root, capsys))
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "polars", None)
         without = listed(root, capsys)
     for command, said in without.items():
         assert by_columns[0][command] == said, command
-        assert by_columns[1][command] == said, f"{command}, from the kept catalog"
+        for kept in by_columns[1:]:
+            assert kept[command] == said, f"{command}, from the kept catalog"
 
 
 def line(number: int, **more: Any) -> dict[str, Any]:

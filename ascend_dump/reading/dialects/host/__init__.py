@@ -5,8 +5,10 @@ Each step has an index with a line of JSON per record. A line refers to a byte r
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -42,6 +44,8 @@ from ascend_dump.reading.dialects.host._lone_shard import LoneShard
 if TYPE_CHECKING:
     import numpy as np
     import polars
+
+    from ascend_dump.reading.dialects.host._repeated_steps import StepTemplates, StepText
 
 __all__ = ["DIALECT"]
 
@@ -235,35 +239,69 @@ class _Index(Entry):
             first = first and not block.records and not block.lines
 
     def frames(self) -> Optional[Iterator[polars.DataFrame]]:
-        # Not for a single opened shard: its lines are selected one by one.
-        return None if self._only else self._frames()
+        return self._frames(None)
 
-    def _frames(self) -> Iterator[polars.DataFrame]:
+    def frames_after(self, shared: dict[str, Any]) -> Optional[Iterator[polars.DataFrame]]:
+        from ascend_dump.reading.dialects.host._repeated_steps import repeated_steps
+
+        if "host" not in shared:
+            shared["host"] = repeated_steps()
+        return self._frames(shared["host"])
+
+    def _frames(self, steps: Optional[StepTemplates]) -> Optional[Iterator[polars.DataFrame]]:
+        # Not for a single opened shard: its lines are selected one by one.
+        if self._only:
+            return None
+        reading = _ReadingColumns(self)
+        return self._decoded_frames(reading, None) if steps is None else self._repeated_frames(reading, steps)
+
+    def _repeated_frames(self, reading: _ReadingColumns, steps: StepTemplates) -> Iterator[polars.DataFrame]:
+        from ascend_dump.reading.dialects.host._repeated_steps import StepIndex, StepText
+
+        decode = functools.partial(_regular, reading)
+        prefix = steps.read(StepIndex(self.path, self._root, self._known, decode))
+        yield from prefix.frames
+        if not prefix.is_over:
+            text = StepText(self.path_text)
+            yield from self._decoded_frames(reading, text, prefix.end, prefix.rows)
+            steps.keep(text)
+
+    def _decoded_frames(
+        self, reading: _ReadingColumns, text: Optional[StepText], offset: int = 0, rows: int = 0
+    ) -> Iterator[polars.DataFrame]:
+        """Yield the rows of lines that are decoded. text: receives these lines; offset, rows: what was read before"""
         from ascend_dump.reading.catalog import ROWS, of_records
 
         columns = LineColumns(self._known, self.path, self._root)
-        reading = _ReadingColumns(self)
-        for block, numbers in self._numbered(reading):
+        if offset:
+            with suppress(OSError), open_index(self.path) as file:
+                reading.last = call_before(file, offset, reading.decode, NO_CALL)
+        for block, numbers in self._numbered(reading, offset, rows):
             if columns and (block.records or len(columns) + len(block.lines) > ROWS):
-                yield columns.frame()
+                yield from _collected(columns.frame(), text)
             if block.records:
+                text = None  # lines that are no records are no template
                 yield of_records(block.records, numbers)
             else:
                 columns.add(block.lines, line_starts(reading.ends, block.offset), block.before)
+                if text is not None:
+                    text.add(block.text, len(block.lines))
         if columns:
-            yield columns.frame()
+            yield from _collected(columns.frame(), text)
 
-    def _numbered(self, reading: _Reading) -> Iterator[tuple[_Block, range]]:
-        """Yield the blocks, each with the negative positions of its records (-1 for the first record of the index)."""
-        before = 0
-        for block in self._blocks(reading):
+    def _numbered(self, reading: _Reading, offset: int = 0, before: int = 0) -> Iterator[tuple[_Block, range]]:
+        """Yield the blocks, each with the negative positions of its records (-1 for the first record of the index).
+
+        offset, before: where to begin, and the number of records above
+        """
+        for block in self._blocks(reading, offset):
             count = len(block.lines) + len(block.records)
             yield block, range(-before - 1, -before - 1 - count, -1)
             before += count
 
-    def _blocks(self, reading: _Reading) -> Iterator[_Block]:
+    def _blocks(self, reading: _Reading, offset: int = 0) -> Iterator[_Block]:
         """Yield the index in blocks. A block with an invalid line is decoded line by line and yielded as records."""
-        offset, most = 0, _FIRST_BLOCK
+        most = _FIRST_BLOCK
         hole: list[Record] = []
         try:
             with open_index(self.path) as file:
@@ -417,6 +455,12 @@ class _Index(Entry):
     def _broken(self, reason: str, offset: int) -> Record:
         error = CorruptDump(reason, path=self.path, offset=offset, hint="the other records of the dump stay readable")
         return Record(None, path=self.path, error=error, **self._known)
+
+
+def _collected(frame: polars.DataFrame, text: Optional[StepText]) -> Iterator[polars.DataFrame]:
+    if text is not None:
+        text.frames.append(frame)
+    yield frame
 
 
 def _regular(reading: _Reading, text: bytes) -> Sequence[Line]:
