@@ -23,6 +23,7 @@ from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS_UNDEFINED,
     MAYBE_REARRANGED,
     NO_VALUE_YET,
+    SAME_CONSTANT,
     OperatorPair,
     RankState,
     extent,
@@ -36,11 +37,11 @@ from ascend_dump.analysis.numerics.permutations import IDENTITY
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments, same_generator
-from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
+from ascend_dump.analysis.operators.module_calls import DRIFTED, NOT_RECORDED
 from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class, writes
+from ascend_dump.analysis.operators.properties import COLLECTIVES, NO_INPUTS, RANDOM, VIEWS, operator_class, writes
 from ascend_dump.analysis.operators.undefined_outputs import why_undefined
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.dump_format import UNINITIALISED
@@ -102,6 +103,8 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         # The memory is allocated for a tensor that one program casts, and is not written yet.
         state.cast_memory.add(memory)
         return replace(pair, verdict="noise", reason=NO_VALUE_YET)
+    if operators.match.reference.function in NO_INPUTS and state.is_same_constant(a, b, difference):
+        return replace(pair, verdict="noise", reason=SAME_CONSTANT)
     if is_cast and difference.verdict == "structure" and difference.contents is not None:
         state.casts.add(difference.contents)
         difference = difference.of_values()
@@ -214,7 +217,11 @@ def _judge_values(
         unit = kind.unit if kind is not None else 0.0
         noise = [*noise, InputNoise(measure, unit, unit, NO_ORIGINS)]
     equal, clean = operators.has_equal_inputs, not causes or state.drafts.are_undefined(causes)
+    if state.modules.reads_unrecorded(b) and state.known.largest is not None:
+        noise = [*noise, state.known.largest]
     verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal)
+    if verdict == "different" and not causes and state.modules.may_have_drifted(b, measure):
+        verdict, reason = "undecided", DRIFTED
     aligned = _aligned(state, match, a, b) if verdict == "different" and state.judge.of_parts else None
     if aligned is not None:
         in_one_order = replace(difference, layout=IDENTITY)
@@ -345,7 +352,7 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         joined = found.joined
     # Shards and other layouts have other shapes. So a different shape alone does not prove that values differ.
     reshaped = pair.verdict == "structure" and not pair.has_one_shape
-    return Draft(
+    draft = Draft(
         kind,
         pair,
         evidence,
@@ -354,6 +361,9 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         joined=joined,
         arguments=texts,
     )
+    if of_module and outer is None and kind == "unknown" and pair.record.phase == "forward":
+        draft.add_since(state.agreed_in("", pair.record))
+    return draft
 
 
 def _of_ranks(state: RankState, pair: Pair) -> list[str]:
