@@ -234,7 +234,8 @@ class InputJudge:
         causes = NO_ORIGINS
         if kind == "parameter":
             causes = state.known.one_sided_writers(a, b) or state.history.causes_of(self._name_of(a, b), b.step)
-        if not causes and kind in ("parameter", "input") and float_kind(b.dtype or "") and not self._name_of(a, b):
+        is_value = pair.verdict == "different" and float_kind(b.dtype or "") is not None
+        if not causes and kind in ("parameter", "input") and is_value and not self._name_of(a, b):
             # Where only some layers are recorded, later steps read what unrecorded updates and layers made.
             causes = state.history.earlier_gradients(b.step)
         if causes:
