@@ -26,6 +26,8 @@ _TO_NUMBER = "_local_scalar_dense"
 #: Up to this number, differing parameters are reported by name; for more, only their number is reported.
 _FEW = 2
 _GRADIENT = ".grad"
+#: The key of modules that get a gradient in one program only.
+_LOST = "lost gradient"
 #: Evidence for a difference that begins between two steps.
 _NOT_UPDATED = "step {step} agrees: the update after it, which is not recorded, is the probable cause"
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
@@ -70,6 +72,8 @@ class Draft:
         self.ends_in_module = False
         #: True if a gradient inside of a module, whose output agrees, differs because of it.
         self.changes_gradients = False
+        #: True at a module call of the backward pass that one side lacks, although it makes the forward call.
+        self.is_lost_gradient = False
         #: The number of differences that it had explained when an output of a module around it agreed last.
         self.explained_inside = 0
         #: False if its differences end before any result of the program; None if that is not known.
@@ -95,6 +99,10 @@ class Draft:
         self.since = step
         if step is not None:
             self.evidence.insert(1, _NOT_UPDATED.format(step=step))
+
+    def add_lost_gradient(self) -> None:
+        """Note that one side has no gradient in a module. All such modules are one origin: the first lost it."""
+        self.is_lost_gradient, self.joined = True, _LOST
 
     def add_reach(self, reaches: bool) -> None:
         """Note whether the differences of one step reach a result of the program."""
@@ -195,6 +203,7 @@ class Drafts:
         if not reported:
             # The output of a module agrees, but parameters inside of it get other gradients.
             reported = [draft for draft in self._drafts if draft.changes_gradients and draft.changes_inside][:1]
+        reported = reported or [draft for draft in self._drafts if draft.is_lost_gradient]
         for draft in reported:
             groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
         order = importance(group[0] for group in groups.values())

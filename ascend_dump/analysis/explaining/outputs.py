@@ -53,6 +53,8 @@ __all__ = ["judge_outputs"]
 #: If the error of an output is this many times the largest error of the inputs, the operator computed wrongly, even if
 #: operators of its type enlarge errors.
 _COMPUTE = 100.0
+#: An output that differs by this share, and by about as much as an input (within this factor), follows from the input.
+_FAR_OFF, _ABOUT = 0.25, 4.0
 #: Maximum number of operators of each side that a line of evidence names.
 _MOST_BETWEEN = 3
 _SAME_STATE = "the generator state is the same on both sides"
@@ -220,6 +222,8 @@ def _judge_values(
     if state.modules.reads_unrecorded(b) and state.known.largest is not None:
         noise = [*noise, state.known.largest]
     verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal)
+    if verdict == "undecided" and causes and _is_as_far_off(operators, measure):
+        verdict = "different"
     if verdict == "different" and not causes and state.modules.may_have_drifted(b, measure):
         verdict, reason = "undecided", DRIFTED
     aligned = _aligned(state, match, a, b) if verdict == "different" and state.judge.of_parts else None
@@ -239,6 +243,15 @@ def _judge_values(
         if added.flips and flips_in(noise):
             undefined = FOLLOWS_FLIPS
     return replace(pair, verdict=verdict, reason=reason, undefined=undefined)
+
+
+def _is_as_far_off(operators: OperatorPair, measure: Measure) -> bool:
+    """Return True if an output is about as far off as an input that is proven to differ.
+
+    It follows from that input, even if statistics of the other inputs allow for more rounding than that.
+    """
+    errors = [pair.measure.rel_l2 for pair in operators.inputs if pair.verdict == "different" and pair.measure]
+    return measure.rel_l2 > _FAR_OFF and any(error / _ABOUT < measure.rel_l2 < error * _ABOUT for error in errors)
 
 
 def _suspects(state: RankState, operators: OperatorPair, pair: Pair) -> frozenset[OriginNumber]:

@@ -15,7 +15,14 @@ from ascend_dump.analysis.explaining.moved_axes import MovedAxes
 from ascend_dump.analysis.explaining.origins import Drafts, add_effect
 from ascend_dump.analysis.explaining.parameter_history import ParameterHistory
 from ascend_dump.analysis.explaining.results import Pair
-from ascend_dump.analysis.explaining.stretches import Border, EnteredStretch, MadeInside, Stretches, is_lost_gradient
+from ascend_dump.analysis.explaining.stretches import (
+    Border,
+    EnteredStretch,
+    MadeInside,
+    Stretches,
+    is_alone,
+    is_lost_gradient,
+)
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
@@ -313,10 +320,11 @@ class RankState:
     def _suspects(self, stretches: Sequence[EnteredStretch], a: Record, b: Record) -> frozenset[OriginNumber]:
         """Return the origins of a tensor that leaves stretches, and that differs although its statistics agree.
 
-        They explain later differences that are proven. Without a sign of a difference there are none.
+        They explain later differences that are proven. Without a sign of a difference only operators that compute, and
+        for which the other side runs none, are such origins.
         """
         if not are_rearranged(a, b) and not any(stretch.causes for stretch in stretches):
-            return NO_ORIGINS
+            stretches = [stretch for stretch in stretches if is_alone(stretch.stretch)]
         return NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
 
     def leave(self, border: Border) -> None:

@@ -21,7 +21,7 @@ from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.reading import Record
 
-__all__ = ["Border", "EnteredStretch", "MadeInside", "Stretches", "is_lost_gradient"]
+__all__ = ["Border", "EnteredStretch", "MadeInside", "Stretches", "is_alone", "is_lost_gradient"]
 
 
 @dataclass
@@ -142,11 +142,16 @@ class MadeInside(NamedTuple):
     record: Record
 
 
+def is_alone(stretch: Stretch) -> bool:
+    """Return True if one side computes in a stretch, and the other side runs no operator there."""
+    here, there = stretch.operators
+    return not (here and there) and any(map(computes, (*here, *there)))
+
+
 def is_lost_gradient(stretch: Stretch) -> bool:
     """Return True if one side computes gradients in a stretch, and the other side runs no operator there."""
-    here, there = stretch.operators
-    is_alone = not (here and there)
-    return is_alone and any(operator.phase == "backward" and computes(operator) for operator in (*here, *there))
+    operators = (operator for side in stretch.operators for operator in side)
+    return is_alone(stretch) and any(operator.phase == "backward" and computes(operator) for operator in operators)
 
 
 class Border(NamedTuple):

@@ -423,6 +423,8 @@ class Divergence:
         if not state.has_parts:
             state.arguments.add_forward(operator, entered.number)
             state.modules.add_alone(outputs[0].record, entered.number)
+            if state.modules.has_lost_gradient(outputs[0].record):
+                state.drafts[entered.number].add_lost_gradient()
         contents = [identity_of(record) for record in operator.inputs]
         for record, content in zip(operator.inputs, contents):
             self._inputs.judge_parameter(record)

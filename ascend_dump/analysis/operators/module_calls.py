@@ -66,11 +66,10 @@ class ModuleCalls:
         #: By module: the origin at a backward call that only one program makes. So the parameters of the module get a
         #: gradient in one program only, and differ in later steps, even if the gradient around the module agrees.
         self._without_gradient: dict[str, int] = {}
-        #: Origins of wrong gradients that ended inside a module: parameters inside of it may be wrong in later steps.
-        self._ended: set[int] = set()
-        self._ended_earlier: set[int] = set()
         #: The paths of modules around calls of this step.
         self._outer: set[str] = set()
+        #: The paths of modules that both programs have called in this step.
+        self._called: set[str] = set()
         #: True if gradients of this step, and of an earlier step, differ by rounding.
         self._is_rounded = self._has_drifted = False
 
@@ -93,12 +92,7 @@ class ModuleCalls:
         origins = _NONE.union(*(causes for module, causes in inside if _is_inside(module, record)))
         if not origins and _is_backward(record):
             origins = frozenset(self._of_step)  # a backward call also reads unrecorded values of the forward pass
-        origins = (
-            origins
-            or frozenset(self._of_updates)
-            or self._ended_before(record)
-            or self._of_module.get(record.module or "", _NONE)
-        )
+        origins = origins or frozenset(self._of_updates) or self._of_module.get(record.module or "", _NONE)
         calls = (call for call in self._calls_of_one_side() if _is_inside(call.module, record))
         origins = origins or frozenset(call.number for call in calls)
         if not origins and not _is_backward(record) and record.module in self._without_gradient:
@@ -119,15 +113,12 @@ class ModuleCalls:
         """
         is_small = not measure.nonfinite and measure.rel_l2 <= _MOST_DRIFT
         has_rounded = self._has_drifted or (self._is_rounded and (record.run, record.step) != self._step)
-        return is_of_module(record) and has_rounded and is_small and not self._ended_before(record)
-
-    def _ended_before(self, record: Record) -> frozenset[int]:
-        """Return the origins of wrong gradients of earlier steps that ended inside a module."""
-        return frozenset(self._ended_earlier) if is_of_module(record) else _NONE
+        has_drifted = is_of_module(record) and has_rounded and is_small
+        return has_drifted and not self._without_gradient
 
     def agreed_in(self, record: Record) -> Optional[int]:
         """Return the step before that of a call; None if a wrong call is known, in this step or an earlier one."""
-        if not is_of_module(record) or self._origins or self._ended or self._alone or self._without_gradient:
+        if not is_of_module(record) or self._origins or self._alone or self._without_gradient:
             return None
         is_same = (record.run, record.step) == self._step
         before = self._before if is_same else self._step
@@ -139,6 +130,10 @@ class ModuleCalls:
             self._alone.append(_CallOfOneSide(record.module or "", number, (record.op_type, record.source)))
             if _is_backward(record):
                 self._without_gradient.setdefault(record.module or "", number)
+
+    def has_lost_gradient(self, record: Record) -> bool:
+        """Return True for a backward call of one side of a module that both sides have called forward in this step."""
+        return is_of_module(record) and _is_backward(record) and (record.module or "") in self._called
 
     def _calls_of_one_side(self) -> list[_CallOfOneSide]:
         """Return the calls that only one side makes, and that agreed in no other module."""
@@ -159,12 +154,12 @@ class ModuleCalls:
         backward, module = _is_backward(record), record.module or ""
         self._is_rounded |= is_rounded and backward
         self._outer.update(_paths_around(module))
+        self._called.add(module)
         inside = self._inside.setdefault(backward, [])
         of_call = _NONE.union(origins, *(causes for name, causes in inside if _is_inside(name, record)))
         inside[:] = (call for call in inside if not _is_inside(call[0], record))
         ended = of_call.difference(origins, *(causes for _, causes in inside)) if agrees and module else _NONE
         self._forget(ended)
-        self._ended.update(ended if backward else ())
         if agrees and module:
             alone = [call for call in self._alone if _is_inside(call.module, record)]
             self._alone = [call for call in self._alone if call not in alone]
@@ -192,8 +187,8 @@ class ModuleCalls:
             self._before, self._step = self._step, step
             self._has_drifted |= self._is_rounded
             self._is_rounded = False
-            self._ended_earlier |= self._ended
             self._outer.clear()
+            self._called.clear()
             self._of_updates |= self._of_gradients
             self._of_gradients.clear()
             self._of_step.clear()

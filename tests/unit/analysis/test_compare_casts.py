@@ -116,3 +116,32 @@ def test_a_rounding_of_one_side_is_the_origin_and_not_its_reader(tmp_path: Path,
 
     found = ascend_dump.compare(of(tmp_path / "actual", True), of(tmp_path / "reference", False))
     assert (found.origins[0].kind, found.origins[0].op_type) == ("structure", "aten::_to_copy")
+
+
+class Residual(torch.nn.Module):
+    """moved: the columns of the first result are moved by one"""
+
+    moved = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+
+    def forward(self, x: Any) -> Any:
+        y = self.first(torch.tanh(x))
+        return self.last(x + (y.roll(1, -1) if self.moved else y))
+
+
+def test_moved_elements_are_the_origin_where_statistics_show_only_the_sum(tmp_path: Path) -> None:
+    """The inputs differ by rounding, so that statistics of moved elements are not the same."""
+
+    def of(path: Path, *, moved: bool) -> Path:
+        torch.manual_seed(0)
+        network, x = Residual(), torch.randn(8, 16)
+        network.moved = moved
+        with ascend_dump.capture(network, path=path, data="stats", quiet=True):
+            network(torch.nextafter(x, 2 * x) if moved else x)
+        return path
+
+    found = ascend_dump.compare(of(tmp_path / "actual", moved=True), of(tmp_path / "reference", moved=False))
+    assert [(origin.kind, origin.op_type) for origin in found.origins] == [("structure", "aten::roll")]

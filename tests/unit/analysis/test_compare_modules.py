@@ -182,6 +182,15 @@ def test_gradients_inside_of_a_module_whose_output_agrees_have_an_origin(tmp_pat
     assert (found.verdict, [origin.module for origin in found.origins]) == ("different", ["blocks.1"])
 
 
+def test_a_gradient_that_ends_in_a_recording_of_one_step_is_one_origin(reference: Path, tmp_path: Path) -> None:
+    def ending(network: Any) -> None:
+        network.blocks[1].after = lambda x: torch.relu(x).detach()
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", ending, steps=1), dump(tmp_path / "reference", steps=1))
+    [origin] = found.origins
+    assert (origin.kind, origin.op_name) == ("structure", "blocks.1.down/backward_0")
+
+
 class Gated(torch.nn.Module):
     """A branch whose factor is 0 at first, and learned. Its gradient is computed from the branch."""
 
