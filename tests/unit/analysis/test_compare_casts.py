@@ -145,3 +145,29 @@ def test_moved_elements_are_the_origin_where_statistics_show_only_the_sum(tmp_pa
 
     found = ascend_dump.compare(of(tmp_path / "actual", moved=True), of(tmp_path / "reference", moved=False))
     assert [(origin.kind, origin.op_type) for origin in found.origins] == [("structure", "aten::roll")]
+
+
+def test_another_layout_in_memory_is_no_sign_of_moved_elements(tmp_path: Path) -> None:
+    """With statistics, other bytes in another layout may be the same elements; a sign behind it is the origin."""
+
+    class Signed(torch.nn.Module):
+        sign = 1
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = torch.nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: Any) -> Any:
+            return torch.tanh(self.convolution(x) + 1) * self.sign
+
+    def of(path: Path, sign: int, layout: Any) -> Path:
+        torch.manual_seed(0)
+        network, x = Signed(), torch.randn(2, 3, 8, 8)
+        network.sign = sign
+        network = network.to(memory_format=layout)
+        with ascend_dump.capture(network, path=path, data="stats", quiet=True):
+            network(x.to(memory_format=layout))
+        return path
+
+    sides = of(tmp_path / "actual", -1, torch.channels_last), of(tmp_path / "reference", 1, torch.contiguous_format)
+    assert [origin.op_type for origin in ascend_dump.compare(*sides).origins] == ["aten::mul"]
