@@ -28,7 +28,7 @@ from ascend_dump.cli.shared.reading import (
     shape_text,
 )
 from ascend_dump.common.units import counted
-from ascend_dump.errors import ConfigError, ReadError
+from ascend_dump.errors import ConfigError, NotSupported, ReadError
 from ascend_dump.statistics import TABLE
 
 if TYPE_CHECKING:
@@ -134,12 +134,19 @@ def stats(
         _write_json(path, rows)
     else:
         shown = _write_table(dump, rows)
-    if not as_json and not shown and unreadable.seen and not (nonfinite and folding.count):
-        _tell_no_results(unreadable.seen - unreadable.without_values, nonfinite=nonfinite, origin=origin)
+    known = unreadable.seen - unreadable.without_values
+    if not as_json and not shown and known and not (nonfinite and folding.count):
+        _tell_no_results(known, nonfinite=nonfinite, origin=origin)
     for note in () if as_json else folding.notes("tensor", holding="NaN or Inf" if nonfinite else ""):
         print(note, file=sys.stderr)
     code = Exit.OK if unreadable.seen else report_no_match(path, selectors)
-    return unreadable.finish() or code
+    code = unreadable.finish() or code
+    if (nonfinite or origin) and unreadable.seen and not known:
+        raise NotSupported(
+            f"{counted(unreadable.seen, 'record')} without values or statistics: NaN and Inf cannot be found",
+            hint="capture with data='stats' or data='tensor'; if you did, the index of the dump is damaged",
+        )
+    return code
 
 
 def _write_json(path: str, rows: Iterable[_Row]) -> None:

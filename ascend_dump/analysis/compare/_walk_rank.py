@@ -34,6 +34,7 @@ from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pair_cross_framework
 from ascend_dump.analysis.pairing.same_framework import Match, align, crossings
@@ -45,6 +46,8 @@ __all__ = ["Work", "compare_rank", "compare_tokens"]
 
 #: How often the operators of a rank are walked, each time without harmless differences that the walk before reported.
 _MOST_WALKS = 3
+#: Minimum number of calls of modules of one class that show the type in which a program computes.
+_FEW_CALLS = 3
 _Result = TypeVar("_Result")
 #: A generator of a result that yields once for each piece of work.
 Work = Generator[object, None, _Result]
@@ -80,6 +83,7 @@ def compare_rank(
         has_rows = row_finder is not None and row_finder.has_rows
         if not mapping and not has_rows and divergence.is_clean and are_equal(a, b):
             parts.append(EqualStep(a, b))
+            divergence.add_equal_step(key[1])
             yield from repeat(None, len(parts[-1]))
             continue
         operators = operators_in(a, made_of[0]), operators_in(b, made_of[1])
@@ -238,16 +242,36 @@ def _crossing(match: Match) -> Crossing:
 
 
 def _cast(matches: list[Match]) -> Optional[tuple[str, str]]:
-    """Return the types of both sides if most outputs have a type on one side and another on the other; else None."""
-    type_counts = Counter(
-        (a.dtype, b.dtype)
-        for match in matches
-        for a, b in match.outputs
-        if a is not None
-        and b is not None
-        and a.dtype is not None
-        and b.dtype is not None
-        and float_kind(b.dtype) is not None
-    )
-    [(types, count)] = type_counts.most_common(1) or [(("", ""), 0)]
-    return types if types[0] != types[1] and 2 * count > sum(type_counts.values()) and float_kind(types[0]) else None
+    """Return the types of both sides if most outputs have a type on one side and another on the other; else None.
+
+    Dumps of modules do not show casts, so there most outputs of the modules of one class are enough. For example,
+    autocast changes the types of the results of linear layers, and not those of norms.
+    """
+    of_classes: dict[str, Counter[tuple[str, str]]] = {"": Counter()}
+    for match in matches:
+        for found in _float_types(match):
+            for name in {"", _class_of_module(match)}:
+                of_classes.setdefault(name, Counter())[found] += 1
+    for name, counts in of_classes.items():
+        [(types, count)] = counts.most_common(1) or [(("", ""), 0)]
+        is_usual = 2 * count > sum(counts.values()) and (not name or count >= _FEW_CALLS)
+        if types[0] != types[1] and is_usual and float_kind(types[0]):
+            return types
+    return None
+
+
+def _class_of_module(match: Match) -> str:
+    """Return the class of a module call of the forward pass; "" for other operators.
+
+    The types of gradients are those of the inputs.
+    """
+    record = next(match.reference.records, None)
+    is_call = record is not None and is_of_module(record) and match.reference.phase == "forward"
+    return match.reference.op_type if is_call else ""
+
+
+def _float_types(match: Match) -> Iterator[tuple[str, str]]:
+    """Yield the types of the outputs of both sides, if those of the reference are floats."""
+    for a, b in match.outputs:
+        if a is not None and b is not None and a.dtype is not None and float_kind(b.dtype or "") is not None:
+            yield a.dtype, b.dtype or ""

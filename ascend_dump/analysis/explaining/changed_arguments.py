@@ -91,15 +91,21 @@ class ChangedArguments:
         """Return the origin at the operator of this name with the same differing arguments; None for the first."""
         return self._origins.get((operator.op_name, _texts(arguments)))
 
-    def stretch_origin(self, side: int, operator: Operator, drafts: Drafts, draft: Draft) -> OriginNumber:
+    def stretch_origin(
+        self, side: int, operator: Operator, drafts: Drafts, draft: Draft, *, is_lost: bool
+    ) -> OriginNumber:
         """Return the origin at a stretch (a part that is built differently) that begins with an operator of one side.
 
         side: 0 for actual
 
         If the operator computes a gradient, this is the origin at its forward operator, if there is one. Else it is the
         origin at the same operator in an earlier step. Else the draft is added as a new origin.
+
+        is_lost: the other side computes no gradient there. A forward operator whose results agree does not explain that
         """
         forward = self.forward_origins(operator)
+        if is_lost:
+            forward = frozenset(number for number in forward if not drafts[number].settled)
         earlier = min(forward) if forward else self._one_sided.get((side, operator.op_name))
         origin = self._one_sided[side, operator.op_name] = drafts.add(draft) if earlier is None else earlier
         return origin
@@ -108,12 +114,14 @@ class ChangedArguments:
         """Note that one side (0: actual) alone detaches a tensor in the forward pass: gradients end there."""
         self._detached[side].append((operator.module, origin))
 
-    def lost_gradient(self, side: int, operator: Operator) -> Optional[OriginNumber]:
+    def lost_gradient(self, side: int, operator: Operator, *, is_alone: bool) -> Optional[OriginNumber]:
         """Return the origin at a detach of the other side that explains why that side lacks this backward operator.
 
         Among several, the detach whose module is nearest to the operator's module is chosen. Returns None without any.
+
+        is_alone: the other side runs no operators there, which other arguments of a forward operator do not explain
         """
-        if operator.phase != "backward" or self.forward_origins(operator):
+        if operator.phase != "backward" or (self.forward_origins(operator) and not is_alone):
             return None
         path = operator.module.split(".")
         candidates = [(_shared(path, module.split(".")), origin) for module, origin in self._detached[1 - side]]

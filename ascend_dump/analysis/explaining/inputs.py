@@ -15,7 +15,10 @@ from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS_UNDEFINED,
     MAYBE_REARRANGED,
     NO_VALUE_YET,
+    SAME_CONSTANT,
+    Caller,
     OperatorPair,
+    OuterGradient,
     RankState,
 )
 from ascend_dump.analysis.explaining.results import Pair
@@ -23,12 +26,13 @@ from ascend_dump.analysis.explaining.stretches import Border
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.numerics.arrangement import are_rearranged
+from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.narrowed import why_narrowed
 from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.collectives import is_contribution
-from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
+from ascend_dump.analysis.operators.module_calls import DRIFTED, NOT_RECORDED
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import SHAPED
@@ -130,11 +134,15 @@ class InputJudge:
             return _JudgedInput(pair, *state.look_up_unpaired(1 if a is None else 0, pair.record))
         if difference.verdict == "equal":
             state.note_agreement(state.stretches.left_by(match.reference, b))
+            if b.parameter:
+                state.history.add_agreeing(b.parameter, b.step)
             return _JudgedInput(pair)
         if difference.verdict == "unreadable":
             return _JudgedInput(pair, state.known.causes_of(difference.contents))
         if (storage_of(a), storage_of(b)) in state.cast_memory and is_no_value(a) and is_no_value(b):
             return _JudgedInput(replace(pair, verdict="noise", reason=NO_VALUE_YET))
+        if state.is_same_constant(a, b, difference):
+            return _JudgedInput(replace(pair, verdict="noise", reason=SAME_CONSTANT))
         if state.is_cast(difference):
             difference = difference.of_values()
             pair = replace(pair, verdict="different", reason="")
@@ -211,6 +219,8 @@ class InputJudge:
         if difference.measure is not None and difference.verdict != "structure":
             earlier_noise = state.known.largest if is_of_module(b) else None
             verdict, reason = state.judge.of_input(a, b, difference, earlier_noise)
+            if verdict == "different" and state.modules.may_have_drifted(b, difference.measure):
+                verdict, reason = "undecided", DRIFTED
             pair = replace(pair, verdict=verdict, reason=reason)
             if verdict != "different":
                 suspects = self._suspects(match, a, b, pair) if verdict == "undecided" else NO_ORIGINS
@@ -221,13 +231,25 @@ class InputJudge:
         kind, evidence = self._explain(match, a, b)
         # Freed memory may be used again for data from outside. So the last write to memory explains only parameters,
         # which stay where they are.
-        causes = state.known.one_sided_writers(a, b) if kind == "parameter" else NO_ORIGINS
+        causes = NO_ORIGINS
+        if kind == "parameter":
+            causes = state.known.one_sided_writers(a, b) or state.history.causes_of(self._name_of(a, b), b.step)
+        is_value = pair.verdict == "different" and float_kind(b.dtype or "") is not None
+        if not causes and kind in ("parameter", "input") and is_value and not self._name_of(a, b):
+            # Where only some layers are recorded, later steps read what unrecorded updates and layers made.
+            causes = state.history.earlier_gradients(b.step)
         if causes:
             pair = replace(pair, explained=True, reason=FOLLOWS)
         else:
             causes = frozenset({self._add_origin(kind, match, b, pair, evidence)})
+            if kind == "parameter":
+                state.history.add_causes(self._name_of(a, b), b.step, causes)
         state.known.add(difference.contents, causes)
         return _JudgedInput(pair, causes)
+
+    def _name_of(self, a: Record, b: Record) -> str:
+        """Return the name of a parameter that an operator reads; "" if it is unknown."""
+        return a.parameter or b.parameter or ("" if self._wiring is None else self._wiring.parameter(a))
 
     def _suspects(self, match: Match, a: Record, b: Record, pair: Pair) -> frozenset[OriginNumber]:
         """Return the origin of an input that differs although its statistics agree, if later differences follow."""
@@ -257,9 +279,11 @@ class InputJudge:
         *,
         hidden: bool = False,
     ) -> OriginNumber:
+        caller: Optional[Caller] = None
+        gradient: Optional[OuterGradient] = None
         name = pair.record.parameter or reference.parameter or ""
-        if not name and kind == "parameter" and self._wiring is not None:
-            name = self._wiring.parameter(pair.record)
+        if not name and kind == "parameter":
+            name = self._name_of(pair.record, reference)
         shards = self._state.differences.shards
         if shards is not None and pair.actual is not None and pair.reference is not None:
             sources = [*shards.why_different(pair.actual, pair.reference), *sources]
@@ -268,14 +292,21 @@ class InputJudge:
         label = f"{pair.record.label}{name and f' ({name})'}"
         evidence = [f"{label}: {pair.reason}", *sources, *self._state.unreadable_evidence()]
         joined: tuple[Any, ...] = (kind, reference.step, None if kind == "parameter" else match.reference.position)
-        if is_of_module(reference) and kind == "parameter":
+        if is_of_module(reference) and kind in ("parameter", "input"):
             # Functions that are not recorded may run between the output of one module and the input of the next.
-            kind = "unknown"
             gradient = self._state.outer_gradient(match)
-            if gradient is None:
+            caller = self._state.caller(match) if pair.verdict == "different" else None
+            if gradient is not None:
+                kind, pair, evidence, joined = "unknown", gradient.pair, gradient.evidence, gradient.joined
+            elif caller is not None:
+                pair = caller.pair or pair
+                kind = "input" if caller.module is None else "unknown"
+                evidence = [f"{pair.record.label}: {pair.reason}", *sources, *caller.evidence]
+                evidence += self._state.unreadable_evidence()
+                evidence += [NOT_RECORDED] if caller.module is not None else []
+            elif kind == "parameter":
+                kind = "unknown"
                 evidence.append(NOT_RECORDED)
-            else:
-                pair, evidence, joined = gradient.pair, gradient.evidence, gradient.joined
         if kind == "wiring" and not hidden:
             earlier = self._state.wirings.get((match.reference.op_name, tuple(sources)))
             if earlier is not None:
@@ -300,6 +331,9 @@ class InputJudge:
         draft = Draft(
             kind, pair, evidence, hidden=hidden, reshaped=is_reshaped, first_seen=is_first_seen, joined=joined
         )
+        if (kind == "parameter" and name) or (is_of_module(reference) and kind == "unknown" and gradient is None):
+            draft.add_since(self._state.agreed_in(name, reference))
+        draft.caller = None if caller is None else caller.module
         if is_reshaped and kind == "input":
             draft.summary = f"{{count}} inputs have other sizes, such as {label}: {pair.reason}"
         number = self._state.drafts.add(draft)

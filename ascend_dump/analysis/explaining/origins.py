@@ -26,6 +26,10 @@ _TO_NUMBER = "_local_scalar_dense"
 #: Up to this number, differing parameters are reported by name; for more, only their number is reported.
 _FEW = 2
 _GRADIENT = ".grad"
+#: The key of modules that get a gradient in one program only.
+_LOST = "lost gradient"
+#: Evidence for a difference that begins between two steps.
+_NOT_UPDATED = "step {step} agrees: the update after it, which is not recorded, is the probable cause"
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
 LAST = ("amplification", "uninitialised")
 
@@ -66,6 +70,10 @@ class Draft:
         self.settled = False
         #: True if the output of its operator, or of a module around it, agrees.
         self.ends_in_module = False
+        #: True if a gradient inside of a module, whose output agrees, differs because of it.
+        self.changes_gradients = False
+        #: True at a module call of the backward pass that one side lacks, although it makes the forward call.
+        self.is_lost_gradient = False
         #: The number of differences that it had explained when an output of a module around it agreed last.
         self.explained_inside = 0
         #: False if its differences end before any result of the program; None if that is not known.
@@ -77,10 +85,24 @@ class Draft:
         self.arguments = arguments
         self.summary = summary
         self.has_border = False
+        #: Path of the module whose functions between inner modules may be the cause, in dumps of `level="module"`.
+        self.caller: Optional[str] = None
         #: The first parameter, gradient or state of an optimizer that differs because of it, with its operator.
         self.first_named = ""
+        #: The last earlier step in which the tensor that differs agreed; None if there is none.
+        self.since: Optional[int] = None
         #: Operators of the backward pass that are called differently because of it.
         self.backward: list[str] = []
+
+    def add_since(self, step: Optional[int]) -> None:
+        """Note the last earlier step in which the tensor agreed, if there is one."""
+        self.since = step
+        if step is not None:
+            self.evidence.insert(1, _NOT_UPDATED.format(step=step))
+
+    def add_lost_gradient(self) -> None:
+        """Note that one side has no gradient in a module. All such modules are one origin: the first lost it."""
+        self.is_lost_gradient, self.joined = True, _LOST
 
     def add_reach(self, reaches: bool) -> None:
         """Note whether the differences of one step reach a result of the program."""
@@ -130,6 +152,11 @@ class Draft:
         return not (self.hidden or self.reshaped)
 
     @property
+    def changes_inside(self) -> bool:
+        """True if values inside of a module differ because of it, and the output of the module agrees."""
+        return self.ends_in_module and self.is_certain and self.pair.has_one_shape
+
+    @property
     def is_reported(self) -> bool:
         if self.reaches_results is False or (self.ends_in_module and self.explains <= self.explained_inside):
             return False
@@ -153,6 +180,11 @@ class Drafts:
     def __getitem__(self, number: OriginNumber) -> Draft:
         return self._drafts[number]
 
+    @property
+    def have_origins(self) -> bool:
+        """True if a draft was added that is reported in any case."""
+        return any(draft.is_certain for draft in self._drafts)
+
     def of(self, numbers: Iterable[OriginNumber]) -> list[Draft]:
         return [self._drafts[number] for number in numbers]
 
@@ -167,9 +199,13 @@ class Drafts:
     def origins(self) -> list[Origin]:
         """Return the origins, by `importance`, then in the order of the walk."""
         groups: dict[Hashable, list[Draft]] = {}
-        for draft in self._drafts:
-            if draft.is_reported:
-                groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
+        reported = [draft for draft in self._drafts if draft.is_reported]
+        if not reported:
+            # The output of a module agrees, but parameters inside of it get other gradients.
+            reported = [draft for draft in self._drafts if draft.changes_gradients and draft.changes_inside][:1]
+        reported = reported or [draft for draft in self._drafts if draft.is_lost_gradient]
+        for draft in reported:
+            groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
         order = importance(group[0] for group in groups.values())
         return [_origin(self._summary(group), *group) for group in sorted(groups.values(), key=lambda g: order(g[0]))]
 
@@ -182,6 +218,8 @@ class Drafts:
         if first.kind == "parameter" and len(group) > _FEW:
             total = max(len(self.parameters.get(first.pair.record.step, ())), len(group))
             count = f"all {total}" if total == len(group) else f"{len(group)} of {total}"
+            if first.since is not None:
+                return f"{count} parameters differ since step {first.since}: {_how_far(group)}"
             return f"{count} parameters differ when they are first read: {_how_far(group)}"
         return first.summary.replace("{count}", str(len(group))) if len(group) > 1 else ""
 
@@ -309,6 +347,8 @@ def _how_far(group: Sequence[Draft]) -> str:
         kind = float_kind(dtype)
         if kind is not None and len(errors) == len(group) and max(errors) <= 1.01 * kind.unit:
             return f"by a rounding to {dtype}"
+    if group[0].since is not None:
+        return "they were updated differently"
     return "another seed or checkpoint"
 
 
@@ -328,7 +368,8 @@ def _origin(summary: str, first: Draft, *joined: Draft) -> Origin:
         ),
         max(draft.explains for draft in drafts),
         first.first_seen,
-        _next_request(first.pair),
+        _next_request(first),
+        first.caller,
     )
 
 
@@ -354,15 +395,19 @@ def _named(title: str, names: Sequence[str]) -> list[str]:
     return [f"{title}: {', '.join(names[:_MOST_NAMED])}{end}"]
 
 
-def _next_request(pair: Pair) -> dict[str, Any]:
-    record = pair.record
-    layers = layers_of(record, [record.op_name])
+def _next_request(draft: Draft) -> dict[str, Any]:
+    record, caller = draft.pair.record, draft.caller
+    layers = layers_of(record, [record.op_name]) if caller is None else (caller,) if caller else ()
     request: dict[str, Any] = {"layers": layers[0]} if layers else {}
     if is_of_module(record):
         request["level"] = "all"  # the operators of the module
     request["data"] = "tensor"
     if record.step is not None:
         request["steps"] = str(record.step)
+        if draft.since is not None:
+            # Both steps, and all operators: the update between them has no module.
+            request.pop("layers", None)
+            request["steps"] = f"{draft.since}|{record.step}"
     if record.rank is not None:
         request["ranks"] = str(record.rank)
     return request

@@ -23,6 +23,7 @@ from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS_UNDEFINED,
     MAYBE_REARRANGED,
     NO_VALUE_YET,
+    SAME_CONSTANT,
     OperatorPair,
     RankState,
     extent,
@@ -36,11 +37,11 @@ from ascend_dump.analysis.numerics.permutations import IDENTITY
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments, same_generator
-from ascend_dump.analysis.operators.module_calls import NOT_RECORDED
+from ascend_dump.analysis.operators.module_calls import DRIFTED, NOT_RECORDED
 from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors, moves_elements
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, VIEWS, operator_class, writes
+from ascend_dump.analysis.operators.properties import COLLECTIVES, NO_INPUTS, RANDOM, VIEWS, operator_class, writes
 from ascend_dump.analysis.operators.undefined_outputs import why_undefined
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.dump_format import UNINITIALISED
@@ -52,6 +53,8 @@ __all__ = ["judge_outputs"]
 #: If the error of an output is this many times the largest error of the inputs, the operator computed wrongly, even if
 #: operators of its type enlarge errors.
 _COMPUTE = 100.0
+#: An output that differs by this share, and by about as much as an input (within this factor), follows from the input.
+_FAR_OFF, _ABOUT = 0.25, 4.0
 #: Maximum number of operators of each side that a line of evidence names.
 _MOST_BETWEEN = 3
 _SAME_STATE = "the generator state is the same on both sides"
@@ -102,6 +105,8 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         # The memory is allocated for a tensor that one program casts, and is not written yet.
         state.cast_memory.add(memory)
         return replace(pair, verdict="noise", reason=NO_VALUE_YET)
+    if operators.match.reference.function in NO_INPUTS and state.is_same_constant(a, b, difference):
+        return replace(pair, verdict="noise", reason=SAME_CONSTANT)
     if is_cast and difference.verdict == "structure" and difference.contents is not None:
         state.casts.add(difference.contents)
         difference = difference.of_values()
@@ -233,7 +238,13 @@ def _judge_values(
         unit = kind.unit if kind is not None else 0.0
         noise = [*noise, InputNoise(measure, unit, unit, NO_ORIGINS)]
     equal, clean = operators.has_equal_inputs, not causes or state.drafts.are_undefined(causes)
+    if state.modules.reads_unrecorded(b) and state.known.largest is not None:
+        noise = [*noise, state.known.largest]
     verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal)
+    if verdict == "undecided" and causes and _is_as_far_off(operators, measure):
+        verdict = "different"
+    if verdict == "different" and not causes and state.modules.may_have_drifted(b, measure):
+        verdict, reason = "undecided", DRIFTED
     aligned = _aligned(state, match, a, b) if verdict == "different" and state.judge.of_parts else None
     if aligned is not None:
         in_one_order = replace(difference, layout=IDENTITY)
@@ -251,6 +262,15 @@ def _judge_values(
         if added.flips and flips_in(noise):
             undefined = FOLLOWS_FLIPS
     return replace(pair, verdict=verdict, reason=reason, undefined=undefined)
+
+
+def _is_as_far_off(operators: OperatorPair, measure: Measure) -> bool:
+    """Return True if an output is about as far off as an input that is proven to differ.
+
+    It follows from that input, even if statistics of the other inputs allow for more rounding than that.
+    """
+    errors = [pair.measure.rel_l2 for pair in operators.inputs if pair.verdict == "different" and pair.measure]
+    return measure.rel_l2 > _FAR_OFF and any(error / _ABOUT < measure.rel_l2 < error * _ABOUT for error in errors)
 
 
 def _suspects(state: RankState, operators: OperatorPair, pair: Pair) -> frozenset[OriginNumber]:
@@ -364,7 +384,7 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         joined = found.joined
     # Shards and other layouts have other shapes. So a different shape alone does not prove that values differ.
     reshaped = pair.verdict == "structure" and not pair.has_one_shape
-    return Draft(
+    draft = Draft(
         kind,
         pair,
         evidence,
@@ -373,6 +393,9 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         joined=joined,
         arguments=texts,
     )
+    if of_module and outer is None and kind == "unknown" and pair.record.phase == "forward":
+        draft.add_since(state.agreed_in("", pair.record))
+    return draft
 
 
 def _of_ranks(state: RankState, pair: Pair) -> list[str]:

@@ -13,8 +13,16 @@ from ascend_dump.analysis.explaining.known_differences import KnownDifferences
 from ascend_dump.analysis.explaining.local_results import LocalResults
 from ascend_dump.analysis.explaining.moved_axes import MovedAxes
 from ascend_dump.analysis.explaining.origins import Drafts, add_effect
+from ascend_dump.analysis.explaining.parameter_history import ParameterHistory
 from ascend_dump.analysis.explaining.results import Pair
-from ascend_dump.analysis.explaining.stretches import Border, EnteredStretch, MadeInside, Stretches
+from ascend_dump.analysis.explaining.stretches import (
+    Border,
+    EnteredStretch,
+    MadeInside,
+    Stretches,
+    is_alone,
+    is_lost_gradient,
+)
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
@@ -23,6 +31,8 @@ from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences, type_of
 from ascend_dump.analysis.operators.module_calls import ModuleCalls
+from ascend_dump.analysis.operators.next_request import is_of_module
+from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.operators.undefined_outputs import written_inputs
 from ascend_dump.analysis.pairing.same_framework import Match
@@ -36,6 +46,7 @@ __all__ = [
     "FOLLOWS_UNDEFINED",
     "MAYBE_REARRANGED",
     "NO_VALUE_YET",
+    "SAME_CONSTANT",
     "OperatorPair",
     "RankState",
     "extent",
@@ -48,6 +59,7 @@ FOLLOWS = "follows from an earlier difference"
 FOLLOWS_ROUNDING = "follows from earlier rounding"
 FOLLOWS_UNDEFINED = "follows from a tensor without a defined value"
 MAYBE_REARRANGED = "its bytes are others and its statistics the same: its elements may be in another order"
+SAME_CONSTANT = "the same constant, in the type that one program casts to"
 NO_VALUE_YET = "memory without a value yet, in the type that one program casts to"
 
 
@@ -116,6 +128,24 @@ class OuterGradient(NamedTuple):
         return cls(pair, evidence, (text, record.module, record.index))
 
 
+class Caller(NamedTuple):
+    """The call of a module that computes an input of a module inside it, by functions that are not recorded.
+
+    module  its path; None for the program that calls the outermost module
+    pair    an input that this call passes on, and that differs already; None if the input of the inner module is first
+    """
+
+    module: Optional[str]
+    pair: Optional[Pair] = None
+
+    @property
+    def evidence(self) -> list[str]:
+        if self.module is None:
+            return ["the model is called with it"]
+        name = self.module or "the model"
+        return [f"computed inside of {name}, whose inputs agree, by functions between the modules that it calls"]
+
+
 @dataclass
 class RankState:
     """The state of the walk over one rank.
@@ -127,6 +157,7 @@ class RankState:
     local       results of one rank of several that correspond to no tensor of the other side
     moved_axes  tensors with another order of axes in the other framework
     unreadable  number of unreadable records so far
+    history     parameters over the steps
     wiring      the sources of all inputs of the step
     """
 
@@ -146,6 +177,7 @@ class RankState:
     local: LocalResults = field(default_factory=LocalResults)
     moved_axes: MovedAxes = field(default_factory=MovedAxes)
     unreadable: int = 0
+    history: ParameterHistory = field(default_factory=ParameterHistory)
     wiring: Optional[Wiring] = None
 
     @property
@@ -176,16 +208,62 @@ class RankState:
 
         It is recorded later than the gradients inside, but made earlier. match: of dumps of `level="module"`
         """
-        for calls in () if self.wiring is None else self.wiring.enclosing_backward(match):
-            sides = [{record.index: record for record in operator.inputs} for operator in calls]
-            for index, b in sides[1].items():
-                difference, pair = self.compare(match, sides[0].get(index), b)
-                if pair.actual is None or difference.measure is None or difference.verdict != "different":
-                    continue
-                verdict, reason = self.judge.of_input(pair.actual, b, difference, self.known.largest)
-                if verdict == "different":
-                    return OuterGradient.of(replace(pair, verdict=verdict, reason=reason), self.unreadable_evidence())
+        is_backward = match.reference.phase == "backward"
+        for calls in self.wiring.enclosing(match) if is_backward and self.wiring is not None else ():
+            pair = self._differing_input(match, *calls)
+            if pair is not None:
+                return OuterGradient.of(pair, self.unreadable_evidence())
         return None
+
+    def caller(self, match: Match) -> Optional[Caller]:
+        """Return the call that computes an input of a module, which differs, from inputs that agree; None if unknown.
+
+        match: a forward call in dumps of `level="module"`
+        """
+        is_forward = match.reference.phase == "forward"
+        found: Optional[Caller] = None
+        for calls in self.wiring.enclosing(match) if is_forward and self.wiring is not None else ():
+            pair = self._differing_input(match, *calls)
+            if pair is not None:
+                return Caller(None if found is None else found.module, pair)
+            found = Caller(calls[1].module or "")
+        return found
+
+    def _differing_input(self, match: Match, actual: Operator, reference: Operator) -> Optional[Pair]:
+        """Return the first input of an outer call that differs by more than rounding; None if there is none."""
+        sides = [{record.index: record for record in operator.inputs} for operator in (actual, reference)]
+        for index, b in sides[1].items():
+            difference, pair = self.compare(match, sides[0].get(index), b)
+            if pair.actual is None or difference.measure is None or difference.verdict != "different":
+                continue
+            verdict, reason = self.judge.of_input(pair.actual, b, difference, self.known.largest)
+            if verdict == "different":
+                return replace(pair, verdict=verdict, reason=reason)
+        return None
+
+    def agreed_in(self, name: str, record: Record) -> Optional[int]:
+        """Return the last step before that of a record in which its tensor, or each module, agreed; None if unknown.
+
+        name: the name of the parameter; "" for a module call
+        """
+        of_modules = None if name else self.modules.agreed_in(record)
+        if not name and not is_of_module(record):
+            return None
+        if not name and of_modules is None and self.drafts.have_origins:
+            return None
+        steps = (of_modules, self.history.agreed_in(name, record.step))
+        return max((step for step in steps if step is not None), default=None)
+
+    def is_same_constant(self, a: Record, b: Record, difference: Difference) -> bool:
+        """Return True for the same values in two types of floats between which one program casts, as autocast does."""
+        measure = difference.measure
+        if difference.verdict != "structure" or not difference.cast or measure is None or measure.unequal:
+            return False
+        if not self.stretches.cast_to(a.dtype, b.dtype):
+            return False
+        if difference.contents is not None:
+            self.casts.add(difference.contents)
+        return True
 
     def is_cast(self, difference: Difference) -> bool:
         """Return True if an input has another type because one program casts it, as autocast does."""
@@ -218,7 +296,8 @@ class RankState:
                 suspects = NO_ORIGINS
                 if verdict == "undecided":
                     suspects = self._suspects(stretches, a, b).union(*(source.causes for source in noise))
-                self.note_agreement(stretches)
+                    self._confirm_lost(stretches)
+                self.note_agreement([stretch for stretch in stretches if verdict == "noise" or not stretch.differs])
                 return Border(stretches, pair), self.known.add_noise(difference, type_of(a, b), suspects, noise)
         causes = NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
         if difference.bounds:
@@ -227,13 +306,25 @@ class RankState:
         self.known.add(difference.contents, causes)
         return Border(stretches, replace(pair, explained=True), causes, difference.contents), None
 
+    def _confirm_lost(self, stretches: Sequence[EnteredStretch]) -> None:
+        """Report the origins because of which one side has no gradient in a stretch.
+
+        Bytes behind the stretch differ. Its gradient may be too small a term of a sum for statistics to prove it.
+        """
+        for stretch in stretches:
+            if stretch.is_known or is_lost_gradient(stretch.stretch):
+                stretch.differs = True
+                draft = self.drafts[stretch.number]
+                draft.hidden, draft.is_proven = False, True
+
     def _suspects(self, stretches: Sequence[EnteredStretch], a: Record, b: Record) -> frozenset[OriginNumber]:
         """Return the origins of a tensor that leaves stretches, and that differs although its statistics agree.
 
-        They explain later differences that are proven. Without a sign of a difference there are none.
+        They explain later differences that are proven. Without a sign of a difference only operators that compute, and
+        for which the other side runs none, are such origins.
         """
         if not are_rearranged(a, b) and not any(stretch.causes for stretch in stretches):
-            return NO_ORIGINS
+            stretches = [stretch for stretch in stretches if is_alone(stretch.stretch)]
         return NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
 
     def leave(self, border: Border) -> None:
@@ -262,6 +353,8 @@ class RankState:
 
     def remember(self, pair: Pair, contents: Optional[tuple[Any, Any]], causes: frozenset[OriginNumber]) -> None:
         """Note the origins of a difference of outputs."""
+        if pair.record.phase == "backward":
+            self.history.add_gradient(pair.record.step, causes)
         if pair.actual is not None and pair.reference is not None:
             self.known.add_written(pair.actual, pair.reference, contents, causes)
 

@@ -184,6 +184,8 @@ class Origin(_OfOperator):
     explains   number of later pairs whose differences were traced to it
     first_seen the cause may be in earlier operators or inputs, which are not recorded or could not be read
     next       settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
+    caller     in dumps of `level="module"`: the module whose functions between inner modules may be the cause; `module`
+               is this one then. None if there is none
     """
 
     kind: str
@@ -192,9 +194,12 @@ class Origin(_OfOperator):
     explains: int = 0
     first_seen: bool = False
     next: dict[str, Any] = field(default_factory=dict)
+    caller: Optional[str] = None
 
     @property
     def module(self) -> Optional[str]:
+        if self.caller is not None:
+            return self.caller
         record = self.pair.record
         is_of_one_side = self.pair.actual is None or self.pair.reference is None
         if self.kind == "structure" and is_of_one_side and record.module and is_of_module(record):

@@ -21,7 +21,7 @@ from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.reading import Record
 
-__all__ = ["Border", "EnteredStretch", "MadeInside", "Stretches"]
+__all__ = ["Border", "EnteredStretch", "MadeInside", "Stretches", "is_alone", "is_lost_gradient"]
 
 
 @dataclass
@@ -76,13 +76,7 @@ class EnteredStretch:
     @property
     def casts(self) -> bool:
         """True if an operator of the stretch changes the type of a tensor."""
-        copies = (
-            operator for side in self.stretch.operators for operator in side if operator.inputs and operator.outputs
-        )
-        return any(
-            operator_class(operator.op_type) in COPIES and operator.inputs[0].dtype != operator.outputs[0].dtype
-            for operator in copies
-        )
+        return any(map(_cast_of, (operator for side in self.stretch.operators for operator in side)))
 
     @property
     def length(self) -> int:
@@ -148,6 +142,18 @@ class MadeInside(NamedTuple):
     record: Record
 
 
+def is_alone(stretch: Stretch) -> bool:
+    """Return True if one side computes in a stretch, and the other side runs no operator there."""
+    here, there = stretch.operators
+    return not (here and there) and any(map(computes, (*here, *there)))
+
+
+def is_lost_gradient(stretch: Stretch) -> bool:
+    """Return True if one side computes gradients in a stretch, and the other side runs no operator there."""
+    operators = (operator for side in stretch.operators for operator in side)
+    return is_alone(stretch) and any(operator.phase == "backward" and computes(operator) for operator in operators)
+
+
 class Border(NamedTuple):
     """A tensor that leaves stretches. causes: its origins if it differs. contents: the key of its difference."""
 
@@ -157,6 +163,14 @@ class Border(NamedTuple):
     contents: Optional[tuple[Any, Any]] = None
 
 
+def _cast_of(operator: Operator) -> Optional[tuple[Optional[str], Optional[str]]]:
+    """Return the types from and to which an operator casts a tensor; None if it does not."""
+    if operator_class(operator.op_type) not in COPIES or not operator.inputs or not operator.outputs:
+        return None
+    types = operator.inputs[0].dtype, operator.outputs[0].dtype
+    return None if types[0] == types[1] else types
+
+
 class Stretches:
     """The stretches of one rank."""
 
@@ -164,6 +178,8 @@ class Stretches:
         self._of: Mapping[tuple[int, int], Stretch] = {}
         self._entered: dict[int, EnteredStretch] = {}
         self._exits: dict[tuple[int, int], Stretch] = {}
+        #: The types of actual and of the reference where an operator of one side casts from the type of the other.
+        self._casts: Optional[set[tuple[Optional[str], Optional[str]]]] = None
         self._count = self._steps = 0
         #: By contents of each side, over all steps: the operators of stretches that made them.
         self._made: tuple[dict[Any, MadeInside], dict[Any, MadeInside]] = ({}, {})
@@ -173,8 +189,21 @@ class Stretches:
         self._of = of
         self._steps += 1
         self._entered = {}
+        self._casts = None
         stretches = {id(stretch): stretch for stretch in of.values()}.values()
         self._exits = {reader: stretch for stretch in stretches for reader in stretch.exits}
+
+    def cast_to(self, actual: Optional[str], reference: Optional[str]) -> bool:
+        """Return True if an operator of one side casts a tensor of the other side's type to its own type."""
+        if self._casts is None:
+            self._casts = {
+                cast if side == 1 else cast[::-1]
+                for stretch in {id(stretch): stretch for stretch in self._of.values()}.values()
+                for side, operators in enumerate(stretch.operators)
+                for operator in operators
+                if (cast := _cast_of(operator)) is not None
+            }
+        return (actual, reference) in self._casts
 
     def stretch_of(self, side: int, operator: Operator) -> Stretch:
         """Return the stretch of an operator; a stretch of its own if it has none."""
@@ -207,11 +236,14 @@ class Stretches:
     def makers(self, contents: Optional[tuple[Any, Any]], *, of_values: bool = False) -> list[MadeInside]:
         """Return the tensors of a pair, of either side, that stretches made.
 
-        of_values: without views of tensors that were made elsewhere, because views change shapes but no values
+        of_values: without views of tensors that were made elsewhere, because views change shapes but no values; casts
+            round values
         """
         tensors = [makers.get(content) for makers, content in zip(self._made, contents or ())]
         return [
-            tensor for tensor in tensors if tensor is not None and not (of_values and is_view(tensor.operator.op_type))
+            tensor
+            for tensor in tensors
+            if tensor is not None and not (of_values and is_view(tensor.operator.op_type) and not tensor.stretch.casts)
         ]
 
     def left_by(self, reader: Operator, record: Record) -> list[EnteredStretch]:

@@ -24,7 +24,7 @@ from ascend_dump.analysis.explaining.origins import Draft, stretch_draft
 from ascend_dump.analysis.explaining.outputs import judge_outputs
 from ascend_dump.analysis.explaining.rank_state import OperatorPair, RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
-from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside
+from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside, is_lost_gradient
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
@@ -119,6 +119,10 @@ class Divergence:
         #: Identities of records that need no pair of their own: they are inside a stretch that agrees, or in a pair of
         #: results.
         self._inside: set[int] = set()
+
+    def add_equal_step(self, step: Optional[int]) -> None:
+        """Note a step in which all records are equal."""
+        self._state.history.add_equal_step(step)
 
     @property
     def is_clean(self) -> bool:
@@ -336,7 +340,11 @@ class Divergence:
             # Another input that does not change the result, such as keywords in another order, explains nothing.
             own = {number for number in causes if state.drafts[number].pair.record.op_name == record.op_name}
             ended = {number for number in own if agrees and state.drafts[number].is_of_input}
-            ended |= state.modules.end(record, causes - ended, agrees=agrees)
+            is_rounded = not causes and any(pair.verdict == "noise" for pair in pairs)
+            ended |= state.modules.end(record, causes - ended, agrees=agrees, is_rounded=is_rounded)
+            is_gradient = record.phase == "backward" and any(pair.differs and pair.has_one_shape for pair in pairs)
+            for draft in state.drafts.of(causes if is_gradient else ()):
+                draft.changes_gradients = True
             for draft in state.drafts.of(ended):
                 draft.settled = draft.ends_in_module = True
                 draft.explained_inside = draft.explains
@@ -379,7 +387,10 @@ class Divergence:
             return None
         lacking = 0 if computing[0] is None else 1
         first = computing[1 - lacking]
-        return None if first is None else self._state.arguments.lost_gradient(1 - lacking, first)
+        if first is None:
+            return None
+        is_alone = not stretch.operators[lacking]
+        return self._state.arguments.lost_gradient(1 - lacking, first, is_alone=is_alone)
 
     def _enter_stretch(self, side: int, operator: Operator, outputs: Sequence[Pair]) -> None:
         """Note an operator that only one side runs, with its inputs and outputs."""
@@ -392,12 +403,16 @@ class Divergence:
             is_alone = not stretch.operators[1 - side]
             lost = self._lost_gradient(side, operator, stretch)
             number = (
-                state.arguments.stretch_origin(side, operator, state.drafts, self._draft_of(side, stretch))
+                state.arguments.stretch_origin(
+                    side, operator, state.drafts, self._draft_of(side, stretch), is_lost=is_lost_gradient(stretch)
+                )
                 if lost is None
                 else lost
             )
             entered = state.stretches.enter(stretch, number)
             entered.is_known = lost is not None
+            if lost is not None:
+                state.drafts[lost].backward.append(operator.label)
             if state.has_parts and state.drafts[number].hidden:
                 # Ranks that work together run operators that one rank does not need: only their results count.
                 state.drafts[number].add_reach(False)
@@ -408,6 +423,8 @@ class Divergence:
         if not state.has_parts:
             state.arguments.add_forward(operator, entered.number)
             state.modules.add_alone(outputs[0].record, entered.number)
+            if state.modules.has_lost_gradient(outputs[0].record):
+                state.drafts[entered.number].add_lost_gradient()
         contents = [identity_of(record) for record in operator.inputs]
         for record, content in zip(operator.inputs, contents):
             self._inputs.judge_parameter(record)

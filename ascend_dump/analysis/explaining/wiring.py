@@ -85,13 +85,13 @@ class Wiring:
             return False, [f"made by {names[0]}, and changed since by something that is not recorded"]
         return True, [f"reads {names[0]} here, {names[1]} in the reference"]
 
-    def enclosing_backward(self, match: Match) -> list[tuple[Operator, Operator]]:
-        """Return the backward calls of the modules around a module, in dumps of `level="module"`, outermost first.
+    def enclosing(self, match: Match) -> list[tuple[Operator, Operator]]:
+        """Return the calls of the modules around a module in dumps of `level="module"`, outermost first.
 
-        They are recorded later, but the gradients that they read are made earlier than those inside.
+        They are recorded when they end, so later, but their inputs are made earlier than those inside.
         """
-        module = match.reference.module or ""
-        if match.reference.phase != "backward" or not module:
+        module, phase = match.reference.module or "", match.reference.phase
+        if phase not in ("forward", "backward") or not module:
             return []
         calls: dict[str, tuple[Operator, Operator]] = {}
         actual = {
@@ -102,7 +102,7 @@ class Wiring:
         for operator in self._operators[1][match.reference.position + 1 :]:
             outer, partner = operator.module or "", actual.get(operator.position)
             is_around = not outer or module.startswith(f"{outer}.")
-            if is_around and partner is not None and operator.phase == "backward" and any(operator.inputs):
+            if is_around and partner is not None and operator.phase == phase and any(operator.inputs):
                 calls.setdefault(outer, (partner, operator))
         return [calls[outer] for outer in sorted(calls, key=len)]
 

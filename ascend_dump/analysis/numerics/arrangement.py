@@ -51,6 +51,8 @@ def are_rearranged(a: Record, b: Record) -> bool:
         return False
     if a.shape != b.shape and (not _is_reshaped(a, b) or _have_one_order(a, b)):
         return False
+    if _have_other_layouts(a, b):
+        return False
     x, y = statistics_of(a), statistics_of(b)
     if x is None or y is None or any(getattr(x, name) != getattr(y, name) for name in _COUNTS) or x.max == x.min:
         return False
@@ -58,6 +60,14 @@ def are_rearranged(a: Record, b: Record) -> bool:
         return False
     rms = x.l2norm / math.sqrt(max(x.count, 1))
     return abs(x.l2norm - y.l2norm) <= _SAME_SUM * x.l2norm and abs(x.mean - y.mean) <= _SAME_SUM * rms
+
+
+def _have_other_layouts(a: Record, b: Record) -> bool:
+    """Return True if other bytes may be the same elements in another order in memory, such as channels last."""
+    contents = [arrangement(record) for record in (a, b)]
+    if contents[0] is None or contents[1] is None or a.shape != b.shape or not (is_dense(a) and is_dense(b)):
+        return False
+    return contents[0][0] != contents[1][0] and contents[0][-1] != contents[1][-1]
 
 
 def _is_reshaped(a: Record, b: Record) -> bool:

@@ -266,7 +266,8 @@ def _merged(parts: list[tuple[int, Any]]) -> Sums:
     from ascend_dump.analysis.numerics.kernels import SUM_NAMES
 
     table = np.array([numbers for _, (numbers, _) in parts])
-    total = dict(zip(SUM_NAMES, table.sum(axis=0).tolist()))
+    with np.errstate(all="ignore"):  # sums that are not finite are computed again
+        total = dict(zip(SUM_NAMES, table.sum(axis=0).tolist()))
     most = dict(zip(SUM_NAMES, table.max(axis=0).tolist()))
     ulp: np.ndarray = sum(counts for _, (_, counts) in parts)
 

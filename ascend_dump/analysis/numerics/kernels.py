@@ -198,7 +198,8 @@ def _position_of(x: Any, y: Any, largest: float) -> int:
 
 @inner()
 def _exponent(value: float) -> Any:
-    return math.frexp(value)[1] - 1
+    # Inf is a difference of two float64 that overflows.
+    return math.frexp(value)[1] - 1 if math.isfinite(value) else 1024
 
 
 @inner()

@@ -26,6 +26,8 @@ _SHRUNK = 600
 #: these is more than _SMALLER times smaller than the root mean square of the tensor. Then the other elements are fills,
 #: such as those of a mask. Fewer elements prove nothing: elements that rounding changes may happen to be that small.
 _MANY, _SMALLER = 16, 64
+#: The exponent (as by `frexp`) of differences of two float64 that overflow. `frexp` returns none for Inf.
+_OVERFLOWN = 1025
 
 
 class Measure(NamedTuple):
@@ -330,5 +332,7 @@ def _ulp_histogram(sizes: np.ndarray, scales: np.ndarray, kind: FloatKind, weigh
     # frexp returns 0.5 <= m < 1, so the exponent of a normal number is one less.
     last_place = np.maximum(np.frexp(scales)[1] - 1, kind.lowest) - kind.mantissa
     last_place[scales == 0] = kind.lowest - kind.mantissa
-    bins = np.frexp(sizes)[1] - last_place
+    exponents = np.frexp(sizes)[1]
+    exponents[np.isinf(sizes)] = _OVERFLOWN
+    bins = exponents - last_place
     return np.bincount(np.clip(bins, 0, ULP_BINS - 1), weights=weights, minlength=ULP_BINS).astype(np.int64)

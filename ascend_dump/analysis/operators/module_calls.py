@@ -8,16 +8,22 @@ parameters of all later steps may be wrong.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, Optional
 
+from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.reading import Record
 
-__all__ = ["NOT_RECORDED", "ModuleCalls"]
+__all__ = ["DRIFTED", "NOT_RECORDED", "ModuleCalls"]
 
 #: Evidence that weakens each statement about a module.
 NOT_RECORDED = "level='module' records neither parameters nor the functions between modules: the cause may be there"
+
+#: The reason of small differences after a step whose gradients differ by rounding.
+DRIFTED = "rounding in gradients of earlier steps may have changed parameters, which are not recorded"
+#: The largest relative error for which `DRIFTED` is a sufficient reason.
+_MOST_DRIFT = 0.1
 
 _NONE: frozenset[int] = frozenset()
 
@@ -42,6 +48,7 @@ class ModuleCalls:
 
     def __init__(self) -> None:
         self._step: Any = None
+        self._before: Any = None
         self._origins: set[int] = set()
         self._of_step: set[int] = set()
         #: Origins of wrong gradients: of this step, and of earlier steps. After an earlier step, an optimizer may have
@@ -56,6 +63,15 @@ class ModuleCalls:
         self._alone: list[_CallOfOneSide] = []
         #: The classes and source lines of such calls inside of modules whose outputs agree.
         self._harmless: set[tuple[Optional[str], Optional[str]]] = set()
+        #: By module: the origin at a backward call that only one program makes. So the parameters of the module get a
+        #: gradient in one program only, and differ in later steps, even if the gradient around the module agrees.
+        self._without_gradient: dict[str, int] = {}
+        #: The paths of modules around calls of this step.
+        self._outer: set[str] = set()
+        #: The paths of modules that both programs have called in this step.
+        self._called: set[str] = set()
+        #: True if gradients of this step, and of an earlier step, differ by rounding.
+        self._is_rounded = self._has_drifted = False
 
     def of_input(self, record: Record) -> frozenset[int]:
         """Return the possible origins of a wrong input that no recorded module produced."""
@@ -78,27 +94,67 @@ class ModuleCalls:
             origins = frozenset(self._of_step)  # a backward call also reads unrecorded values of the forward pass
         origins = origins or frozenset(self._of_updates) or self._of_module.get(record.module or "", _NONE)
         calls = (call for call in self._calls_of_one_side() if _is_inside(call.module, record))
-        return origins or frozenset(call.number for call in calls)
+        origins = origins or frozenset(call.number for call in calls)
+        if not origins and not _is_backward(record) and record.module in self._without_gradient:
+            origins = frozenset({self._without_gradient[record.module or ""]})
+        return origins
+
+    def reads_unrecorded(self, record: Record) -> bool:
+        """Return True for a call that computes from values which are no inputs of it, and may differ by rounding.
+
+        These are results of modules that it called in this step, and in the backward pass values of the forward pass.
+        """
+        return is_of_module(record) and (_is_backward(record) or (record.module or "") in self._outer)
+
+    def may_have_drifted(self, record: Record, measure: Measure) -> bool:
+        """Return True for a small difference that rounding in gradients of earlier steps may have caused.
+
+        Optimizers such as Adam make full steps of gradients that are rounding alone. Parameters are not recorded.
+        """
+        is_small = not measure.nonfinite and measure.rel_l2 <= _MOST_DRIFT
+        has_rounded = self._has_drifted or (self._is_rounded and (record.run, record.step) != self._step)
+        has_drifted = is_of_module(record) and has_rounded and is_small
+        return has_drifted and not self._without_gradient
+
+    def agreed_in(self, record: Record) -> Optional[int]:
+        """Return the step before that of a call; None if a wrong call is known, in this step or an earlier one."""
+        if not is_of_module(record) or self._origins or self._alone or self._without_gradient:
+            return None
+        is_same = (record.run, record.step) == self._step
+        before = self._before if is_same else self._step
+        return None if before is None or before[0] != record.run else before[1]
 
     def add_alone(self, record: Record, number: int) -> None:
         """Add a call that only one of two programs makes. record: a record of the call."""
         if is_of_module(record):
             self._alone.append(_CallOfOneSide(record.module or "", number, (record.op_type, record.source)))
+            if _is_backward(record):
+                self._without_gradient.setdefault(record.module or "", number)
+
+    def has_lost_gradient(self, record: Record) -> bool:
+        """Return True for a backward call of one side of a module that both sides have called forward in this step."""
+        return is_of_module(record) and _is_backward(record) and (record.module or "") in self._called
 
     def _calls_of_one_side(self) -> list[_CallOfOneSide]:
         """Return the calls that only one side makes, and that agreed in no other module."""
         return [call for call in self._alone if call.change not in self._harmless]
 
-    def end(self, record: Record, origins: Collection[int], *, agrees: bool = False) -> frozenset[int]:
+    def end(
+        self, record: Record, origins: Collection[int], *, agrees: bool = False, is_rounded: bool = False
+    ) -> frozenset[int]:
         """Add a module call that ended, with the origins of its wrong values. Return the origins that end inside it.
 
         record  a record of the call
         agrees  all outputs agree, so that what differs inside the module ends there
+        is_rounded  values of the call differ by rounding
         """
         if not is_of_module(record):
             return _NONE
         self._enter(record)
         backward, module = _is_backward(record), record.module or ""
+        self._is_rounded |= is_rounded and backward
+        self._outer.update(_paths_around(module))
+        self._called.add(module)
         inside = self._inside.setdefault(backward, [])
         of_call = _NONE.union(origins, *(causes for name, causes in inside if _is_inside(name, record)))
         inside[:] = (call for call in inside if not _is_inside(call[0], record))
@@ -128,11 +184,22 @@ class ModuleCalls:
     def _enter(self, record: Record) -> None:
         step = record.run, record.step
         if step != self._step:
-            self._step = step
+            self._before, self._step = self._step, step
+            self._has_drifted |= self._is_rounded
+            self._is_rounded = False
+            self._outer.clear()
+            self._called.clear()
             self._of_updates |= self._of_gradients
             self._of_gradients.clear()
             self._of_step.clear()
             self._inside.clear()
+
+
+def _paths_around(module: str) -> Iterator[str]:
+    """Yield the paths of the modules around a module."""
+    while module:
+        module = module.rpartition(".")[0]
+        yield module
 
 
 def _is_backward(record: Record) -> bool:

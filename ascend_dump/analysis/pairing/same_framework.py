@@ -12,6 +12,7 @@ from ascend_dump.analysis.numerics.device_formats import shape_in_model
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import commutes, in_any_order
+from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.by_dataflow import pairs_by_flow
@@ -510,6 +511,12 @@ def _name(operator: Operator) -> Optional[Hashable]:
     return (operator.op_name, _call_site(operator)) if _is_named(operator) else None
 
 
+def _name_of_module(operator: Operator) -> Optional[Hashable]:
+    """Return the name of a module call. Its tensors may differ: a module may get no gradient in one program."""
+    record = next(operator.records, None)
+    return (operator.op_name, operator.op_type) if record is not None and is_of_module(record) else None
+
+
 def _name_and_contents(operator: Operator) -> Optional[Hashable]:
     contents = _contents(operator)
     return (operator.op_name, contents) if _is_named(operator) and contents is not None else None
@@ -527,6 +534,7 @@ _KEYS_IN_GRAPHS: Sequence[tuple[_Key, str, float]] = (
     (_name_and_contents, "content", 1.0),
     (_contents, "content", 0.95),
     (_name, "name", 0.9),
+    (_name_of_module, "name", 0.9),
 )
 #: Parameters are updated in any order.
 _KEYS_OF_UPDATES: Sequence[tuple[_Key, str, float]] = ((_update, "parameter", 0.95),)

@@ -197,3 +197,11 @@ def test_differences_below_the_smallest_normal_float64_are_counted_in_its_last_p
     a = b + np.array([5e-324, 2e-323, 0.0, 5e-324, 0.0] * 500)
     assert {place: count for place, count in enumerate(measure(a, b).ulp) if count} == {1: 1000, 3: 500}
     agree(a, b)
+
+
+@pytest.mark.parametrize("count", [3, COUNT])
+def test_a_difference_that_overflows_is_in_the_bin_of_its_size(count: int) -> None:
+    """The largest float64 and its negative are two of the greatest powers of two apart, which is no float64."""
+    a = np.full(count, np.finfo(np.float64).max)
+    assert [place for place, number in enumerate(measure(a, -a).ulp) if number] == [54]
+    assert [place for place, number in enumerate(numpy_says(a, -a).ulp) if number] == [54]

@@ -24,9 +24,10 @@ class Block(torch.nn.Module):
         self.down = torch.nn.Linear(16, 8)
         self.between = functional.gelu
         self.after = torch.relu
+        self.share = 1.0
 
     def forward(self, x: Any) -> Any:
-        return self.after(x + self.down(self.between(self.up(x))))
+        return self.after(x + self.share * self.down(self.between(self.up(x))))
 
 
 class Network(torch.nn.Module):
@@ -35,11 +36,12 @@ class Network(torch.nn.Module):
         self.blocks = torch.nn.ModuleList([Block(), Block(), Block()])
         self.head = torch.nn.Linear(8, 4)
         self.beside = torch.nn.Linear(8, 4)
+        self.factor = 2
 
     def forward(self, x: Any) -> Any:
         y = x
         for block in self.blocks:
-            y = block(y * 2)
+            y = block(y * self.factor)
         return self.head(y) + self.beside(x)
 
 
@@ -102,8 +104,166 @@ def test_a_function_between_modules_is_first_seen_at_the_module_that_is_given_it
 
     found = ascend_dump.compare(dump(tmp_path / "actual", relu), reference)
     assert places(found.origins) == [("unknown", "blocks.1.down/forward_0", 0)]
-    assert found.origins[0].pair.record.io == "input"
-    assert tells_that_parameters_are_missing(found.origins[0])
+    [origin] = found.origins
+    assert origin.pair.record.io == "input"
+    assert tells_that_parameters_are_missing(origin)
+    assert any("computed inside of blocks.1, whose inputs agree" in line for line in origin.evidence)
+    assert (origin.module, origin.next["layers"]) == ("blocks.1", "blocks.1")
+
+
+def test_an_input_of_a_module_is_traced_to_the_outermost_call_that_is_given_it(reference: Path, tmp_path: Path) -> None:
+    def other(network: Any) -> None:
+        network.factor = 3
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", other), reference)
+    assert places(found.origins) == [("unknown", "blocks.0/forward_0", 0)]
+    assert (found.origins[0].module, "layers" in found.origins[0].next) == ("", False)
+
+
+def test_other_data_are_traced_to_the_call_of_the_model(reference: Path, tmp_path: Path) -> None:
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = Network()
+
+        def forward(self, x: Any) -> Any:
+            return self.network(x)
+
+    def of(path: Path, shift: float) -> Path:
+        batch = lambda: (torch.randn(8, 8) + shift, torch.arange(8) % 4)  # noqa: E731
+        return dump_training(path, Outer, batch, level="module", quiet=True)
+
+    found = ascend_dump.compare(of(tmp_path / "actual", 1.0), of(tmp_path / "reference", 0.0))
+    assert found.origins[0].kind == "input"
+
+
+def test_an_update_that_is_not_recorded_is_the_probable_cause_in_the_next_step(reference: Path, tmp_path: Path) -> None:
+    def doubled(network: Any) -> None:
+        network.blocks[1].up.weight.register_hook(lambda gradient: gradient * 2)
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", doubled), reference)
+    [origin] = found.origins
+    assert (origin.op_name, origin.step, origin.next["steps"]) == ("blocks.1.up/forward_0", 1, "0|1")
+    assert any("step 0 agrees: the update after it" in line for line in origin.evidence)
+
+
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+def test_parameters_that_an_unrecorded_update_changed_are_one_origin_over_all_steps(tmp_path: Path, data: str) -> None:
+    def of(path: Path, rate: float) -> Path:
+        torch.manual_seed(0)
+        network, x = Network(), torch.randn(8, 8)
+        optimizer = torch.optim.SGD(network.parameters(), lr=rate)
+        with ascend_dump.capture(network, path=path, steps="all", layers="blocks.0.up", data=data, quiet=True):
+            for _ in range(3):
+                optimizer.zero_grad()
+                network(x).square().mean().backward()
+                optimizer.step()
+        return path
+
+    found = ascend_dump.compare(of(tmp_path / "actual", 0.2), of(tmp_path / "reference", 0.1))
+    [origin] = found.origins
+    assert (origin.kind, origin.step, origin.next["steps"], "layers" in origin.next) == ("parameter", 1, "0|1", False)
+    assert any("step 0 agrees: the update after it" in line for line in origin.evidence)
+    assert not any("another seed" in line for line in origin.evidence)
+
+
+def test_gradients_inside_of_a_module_whose_output_agrees_have_an_origin(tmp_path: Path) -> None:
+    """The module adds so little to its input that its output and its gradient agree."""
+
+    def little(network: Any) -> None:
+        network.blocks[1].share = 1e-9
+
+    def wrong(network: Any) -> None:
+        little(network)
+        network.blocks[1].between = torch.tanh
+
+    sides = dump(tmp_path / "actual", wrong, steps=1), dump(tmp_path / "reference", little, steps=1)
+    found = ascend_dump.compare(*sides)
+    assert (found.verdict, [origin.module for origin in found.origins]) == ("different", ["blocks.1"])
+
+
+def test_a_gradient_that_ends_in_a_recording_of_one_step_is_one_origin(reference: Path, tmp_path: Path) -> None:
+    def ending(network: Any) -> None:
+        network.blocks[1].after = lambda x: torch.relu(x).detach()
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", ending, steps=1), dump(tmp_path / "reference", steps=1))
+    [origin] = found.origins
+    assert (origin.kind, origin.op_name) == ("structure", "blocks.1.down/backward_0")
+
+
+class Gated(torch.nn.Module):
+    """A branch whose factor is 0 at first, and learned. Its gradient is computed from the branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.factor = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16), torch.nn.Linear(1, 1)
+        self.between = functional.gelu
+        torch.nn.init.zeros_(self.factor.weight)
+        torch.nn.init.zeros_(self.factor.bias)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.factor(self.down(self.between(self.up(x)))[..., None])[..., 0]
+
+
+def test_a_branch_that_is_switched_off_at_first_is_the_origin_of_later_steps(tmp_path: Path) -> None:
+    """The layer around it agrees in the first step, in values and gradients."""
+
+    def gated(network: Any) -> None:
+        network.blocks[1].between = Gated()
+
+    def wrong(network: Any) -> None:
+        gated(network)
+        network.blocks[1].between.between = lambda x: -functional.gelu(x)
+
+    found = ascend_dump.compare(dump(tmp_path / "actual", wrong), dump(tmp_path / "reference", gated))
+    assert [(origin.step, origin.module) for origin in found.origins] == [(0, "blocks.1.between")]
+
+
+def test_a_gradient_that_ends_inside_of_a_module_explains_its_parameters_later(tmp_path: Path) -> None:
+    """The module adds so little that its gradient agrees, but its parameters get no gradient, and decay."""
+
+    def little(network: Any) -> None:
+        network.blocks[1].share = 1e-9
+        network.blocks[1].up.weight.register_hook(lambda gradient: gradient * 1e9)
+
+    def ending(network: Any) -> None:
+        little(network)
+        network.blocks[1].between = lambda x: functional.gelu(x).detach()
+
+    sides = dump(tmp_path / "actual", ending), dump(tmp_path / "reference", little)
+    found = ascend_dump.compare(*sides)
+    assert [(origin.kind, origin.step, origin.op_name) for origin in found.origins] == [
+        ("structure", 0, "blocks.1.up/backward_0")
+    ]
+
+
+class Normed(torch.nn.Module):
+    """The gradient of the bias before the norm is rounding alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4)
+        self.shift = 0.0
+
+    def forward(self, x: Any) -> Any:
+        return self.last(torch.relu(self.norm(self.first(x + self.shift - self.shift))))
+
+
+def test_full_steps_of_gradients_that_are_rounding_alone_are_undecided(tmp_path: Path) -> None:
+    def of(path: Path, shift: float) -> Path:
+        torch.manual_seed(0)
+        network, x, y = Normed(), torch.randn(8, 8), torch.arange(8) % 4
+        network.shift = shift
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+        with ascend_dump.capture(network, path=path, steps="all", level="module", quiet=True):
+            for _ in range(3):
+                optimizer.zero_grad()
+                functional.cross_entropy(network(x), y).backward()
+                optimizer.step()
+        return path
+
+    found = ascend_dump.compare(of(tmp_path / "actual", 0.5), of(tmp_path / "reference", 0.0))
+    assert (found.verdict, found.origins) == ("undecided", ())
 
 
 def test_a_function_after_all_modules_inside_is_of_the_module_around_them(reference: Path, tmp_path: Path) -> None:

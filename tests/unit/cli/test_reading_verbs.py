@@ -306,6 +306,16 @@ def test_stats_says_how_many_records_hold_nothing(shell: Shell, tmp_path: Path) 
     assert "no NaN or Inf in 1 tensor\n" in shell("stats", tmp_path, "--nonfinite").err
 
 
+@pytest.mark.parametrize("words", [["--nonfinite"], ["--origin"], ["--nonfinite", "--json"]], ids=str)
+def test_stats_claims_nothing_of_records_without_values(shell: Shell, tmp_path: Path, words: list[str]) -> None:
+    """A damaged index may have lost the statistics of all records."""
+    write(tmp_path, "0.Add.a.output.0", "bare")
+    seen = shell("stats", tmp_path, *words)
+    assert (seen.code, "AD203" in seen.err, "no NaN" in seen.err) == (Exit.UNAVAILABLE, True, False)
+    write(tmp_path, "0.Add.b.output.0", [1])
+    assert shell("stats", tmp_path, *words).code == Exit.OK
+
+
 # What cannot be read
 
 
