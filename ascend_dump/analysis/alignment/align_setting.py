@@ -24,7 +24,16 @@ def check_align(align_by: Optional[str], **settings: object) -> None:
 
 
 def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if the first model calls of both sides have different numbers of slots, and not both sides train."""
+    """Return True if the ids of the first model calls of both sides have no row in common, and not both sides train.
+
+    Rows of one batch in another batch are found without their tokens.
+    """
     calls = model_calls_of([operators], [reference], guess=False)
     trains = [any(operator.phase == "backward" for operator in side) for side in (operators, reference)]
-    return all(calls) and not all(trains) and calls[0][0].width != calls[1][0].width
+    if not all(calls) or all(trains):
+        return False
+    first = calls[0][0], calls[1][0]
+    if first[0].width != first[1].width:
+        return True
+    rows = [{tuple(row) for row in call.ids.tolist()} for call in first]
+    return first[0].rows != first[1].rows and rows[0].isdisjoint(rows[1])

@@ -194,7 +194,10 @@ class ComparedTensors:
                     aligned = pair_parts(tensors[0], tensors[1], self._tokens, left_out, self._chosen_ways)
                 except AscendDumpError:
                     return False
-                distances[a != b] += math.inf if aligned is None else distance(*aligned)
+                # A weight has no tokens, and may have another type on the other side.
+                is_whole = aligned is None and actual.shape == reference.shape
+                compared = (actual, reference) if is_whole else aligned
+                distances[a != b] += math.inf if compared is None else distance(*compared)
         return distances[1] < _CLEARLY * distances[0]
 
     def _leave_out_rerouted(self, match: Match, of_tokens: Mapping[str, list[tuple[Record, Record]]]) -> None:

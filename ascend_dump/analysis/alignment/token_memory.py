@@ -47,12 +47,14 @@ class MemorySources:
         self._writes: dict[int, tuple[int, int]] = {}
 
     def pass_through(self, operator: Operator) -> None:
-        """Note the memory from which the outputs of a left-out operator come: that of its last input with elements.
+        """Note the memory from which the outputs of a left-out operator come.
 
-        Nothing is noted if the operator changes values.
+        It is that of its last input with elements of the type of the first output: indices are no source. Nothing is
+        noted if the operator changes values.
         """
-        inputs = [record for record in operator.inputs if math.prod(record.shape or ())]
-        if not inputs or not operator.outputs:
+        made_type = operator.outputs[0].dtype if operator.outputs else None
+        inputs = [record for record in operator.inputs if math.prod(record.shape or ()) and record.dtype == made_type]
+        if not inputs:
             return
         is_equal = inputs[-1].content == operator.outputs[0].content is not None
         if not is_equal and not moves_elements(operator.op_type):

@@ -11,7 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.built_otherwise.agreeing_results import agreeing_results, with_other_inputs
+from ascend_dump.analysis.alignment.built_otherwise.agreeing_results import (
+    ReadTensor,
+    agreeing_results,
+    are_rewritten,
+    with_other_inputs,
+)
 from ascend_dump.analysis.alignment.built_otherwise.borders import Borders, RecordKey
 from ascend_dump.analysis.alignment.built_otherwise.merged_products import merge_products
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product, same_weights, wide_products
@@ -21,6 +26,7 @@ from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
     divided,
     in_one_order,
 )
+from ascend_dump.analysis.alignment.built_otherwise.same_sources import operators_between, results_of_same_sources
 from ascend_dump.analysis.alignment.compared_tensors import UNCHANGING, ComparedTensors
 from ascend_dump.analysis.alignment.displaced_tokens import count_tokens, displaced_tokens
 from ascend_dump.analysis.alignment.fixed_caches import room_of
@@ -48,8 +54,9 @@ from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.data_flow import DataFlow
-from ascend_dump.analysis.pairing.same_framework import Match, align
+from ascend_dump.analysis.pairing.same_framework import Match, RecordPair, align
 from ascend_dump.common.units import counted
 from ascend_dump.errors import NotSupported
 from ascend_dump.reading import Record
@@ -126,6 +133,9 @@ class TokenAlignment:
         self._flows: list[DataFlow] = []
         self._unit = max(rounding_unit(side[0]) for side in self.calls)
         self._compared = ComparedTensors(self._sides, self._bases, self.tokens, self._unit)
+        #: By name of an operator of the reference: the operators of both sides that compute its result from the inputs
+        #: of its match, which are results of other operators.
+        self.between: dict[str, tuple[list[Operator], list[Operator]]] = {}
         self._rejected = sides[0].rejected, sides[1].rejected
 
     def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator], list[Match]]:
@@ -169,7 +179,8 @@ class TokenAlignment:
             return None
         sides, before = self._program
         parts = self._compared.parts
-        matches, count = before, _count_compared(parts)
+        count = _count_compared(parts)
+        matches = [match for match in before if not self._only_moves_differences(match, differing)]
         if not self._flows:
             self._flows = [DataFlow(operators) for operators in self._undivided]
         if self._is_rebuilt and not self._has_agreeing:
@@ -208,11 +219,7 @@ class TokenAlignment:
         doubtful = {
             id(operator)
             for match in matches
-            if match.how != "mapping" and not is_product(match.reference)
-            if any(
-                a is None or parts.get(id(a)) is None or (0, a.op_name, a.io, a.index) in differing
-                for a, _ in (*match.inputs, *match.outputs)
-            )
+            if self._is_doubtful(match, differing)
             for operator in (match.actual, match.reference)
         }
 
@@ -234,6 +241,7 @@ class TokenAlignment:
             )
             self._compared.add_match(of_result, self._of_calls(match))
             kept.append(match)
+        kept = self._with_same_sources(kept, differing, read)
         wrong = with_other_inputs(
             self._flows, self._origins, kept, lambda a: (0, a.op_name, a.io, a.index) in differing
         )
@@ -244,6 +252,65 @@ class TokenAlignment:
         kept = [match for match in kept if id(match.reference) not in wrong]
         return sorted(kept, key=lambda match: match.reference.position)
 
+    def _operators_between(self, match: Match) -> tuple[list[Operator], list[Operator]]:
+        """Return the operators of each side that compute a result from the inputs of its match."""
+        made: list[list[Operator]] = []
+        for side, (flow, positions, result) in enumerate(
+            zip(self._flows, self._origins, (match.actual, match.reference))
+        ):
+            names = {record.op_name for pair in match.inputs if (record := pair[side]) is not None}
+            operators = self._program.sides[side]
+            sources = {positions[op.position] for op in operators if op.op_name.partition("[")[0] in names}
+            made.append(operators_between(flow, positions[result.position], sources))
+        return made[0], made[1]
+
+    def _is_doubtful(self, match: Match, differing: Set[RecordKey]) -> bool:
+        """Return True if a tensor of a match without a weight differs, or is not compared."""
+        return (
+            match.how != "mapping"
+            and not is_product(match.reference)
+            and any(
+                a is None or self._compared.parts.get(id(a)) is None or (0, a.op_name, a.io, a.index) in differing
+                for a, _ in (*match.inputs, *match.outputs)
+            )
+        )
+
+    def _with_same_sources(self, matches: Sequence[Match], differing: Set[RecordKey], read: ReadTensor) -> list[Match]:
+        """Return the matches, and those of results of the same tensors; these replace doubtful matches.
+
+        The inputs of the added matches are these tensors. Results that differ by a rewrite are not added.
+        """
+        sides, parts = self._program[0], self._compared.parts
+        known = [match for match in matches if match.how == "value" or not self._is_doubtful(match, differing)]
+        added = []
+        for match in results_of_same_sources(self._flows, self._origins, sides, known):
+            operators = match.actual, match.reference
+            tensors = [read(side, operator, operator.outputs[0]) for side, operator in enumerate(operators)]
+            if not are_rewritten(tensors[0], tensors[1], self.tokens):
+                parts.update(dict.fromkeys(id(record) for operator in operators for record in operator.records))
+                self._compared.add_match(match._replace(tensors=([], match.outputs)), self._of_calls(match))
+                added.append(match)
+                self.between[match.reference.op_name] = self._operators_between(match)
+        replaced_by = {id(operator) for match in added for operator in (match.actual, match.reference)}
+        return [
+            *(match for match in matches if replaced_by.isdisjoint((id(match.actual), id(match.reference)))),
+            *added,
+        ]
+
+    def _only_moves_differences(self, match: Match, differing: Set[RecordKey]) -> bool:
+        """Return True if a match only moves elements, and its inputs differ; or its results, if no input is compared.
+
+        Such a match may be wrong, and tells nothing: the next operator that computes shows the difference.
+
+        differing: as in `without_harmless`
+        """
+        if match.how == "mapping" or not moves_elements(match.reference.op_type):
+            return False
+        pairs = [(a, b) for a, b in match.inputs if a is not None and b is not None]
+        compared = [b for _, b in pairs if self._compared.parts.get(id(b)) is not None]
+        checked = compared or [b for _, b in match.outputs if b is not None]
+        return any((1, record.op_name, record.io, record.index) in differing for record in checked)
+
     def _of_calls(self, match: Match) -> tuple[dict[int, Operator], dict[int, Operator]]:
         """Return the two operators of a match in all calls, by index of the call."""
         return self._calls_of[0][match.actual.position], self._calls_of[1][match.reference.position]
@@ -253,11 +320,23 @@ class TokenAlignment:
         sides, matches = self._program
         actual, reference = (replaced(side, self._compared.parts) for side in sides)
         kept = [
-            match._replace(actual=actual[match.actual.position], reference=reference[match.reference.position])
+            match._replace(
+                actual=actual[match.actual.position],
+                reference=reference[match.reference.position],
+                tensors=None if match.tensors is None else self._compared_pairs(*match.tensors),
+            )
             for match in matches
             if match.actual.position in actual and match.reference.position in reference
         ]
         return list(actual.values()), list(reference.values()), kept
+
+    def _compared_pairs(self, *tensors: Sequence[RecordPair]) -> tuple[list[RecordPair], list[RecordPair]]:
+        """Return the pairs of inputs and of outputs with the records that are compared."""
+        parts = self._compared.parts
+        inputs, outputs = (
+            [pair for a, b in pairs if None not in (pair := (parts.get(id(a)), parts.get(id(b))))] for pairs in tensors
+        )
+        return inputs, outputs
 
     def _groups(self) -> list[OperatorGroups]:
         """Return for each side the operators of its base call, and the same operator in all calls.
@@ -343,7 +422,8 @@ class TokenAlignment:
                 if any(read is record for read in operator.inputs):
                     break
                 places = [place[0] for output in operator.outputs if (place := storage_of(output)) is not None]
-                if storage is not None and storage[0] in places and computes_floats(operator):
+                computes = computes_floats(operator) or operator_class(operator.op_type) == "_to_copy"
+                if storage is not None and storage[0] in places and computes:
                     maker = operator
             if maker is not None and (index, maker.op_name) not in self._grouped[side]:
                 return index, maker

@@ -11,17 +11,14 @@ from ascend_dump.analysis.alignment.ranks_and_steps import ReadMadeOf, Steps, op
 from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.explaining.results import Origin, Pair
-from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 __all__ = [
-    "log_probabilities",
     "tokens_of_rank",
     "uncompared_tokens",
     "with_added_results",
@@ -31,6 +28,8 @@ __all__ = [
 
 #: A token differs clearly if its largest difference is more than this share of the largest difference of all tokens.
 _CLEAR = 0.01
+#: Maximum number of operators of a part that are listed for each side.
+_MOST_LISTED = 8
 
 
 def tokens_of_rank(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf], *, must: bool) -> Optional[TokenAlignment]:
@@ -61,7 +60,29 @@ def tokens_of_rank(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf], *, must
 
 def with_tokens(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
     """Return origins with the first token that differs as their first evidence."""
-    return [_with_token(origin, alignment) for origin in origins]
+    return [_of_part(_with_token(origin, alignment), alignment) for origin in origins]
+
+
+def _of_part(origin: Origin, alignment: TokenAlignment) -> Origin:
+    """Return an origin at a part that is built differently with the operators of this part."""
+    reference = origin.pair.reference
+    between = None if reference is None or origin.pair.how != "dataflow" else alignment.between.get(reference.op_name)
+    if between is None:
+        return origin
+    facts = [fact for fact in origin.evidence if "operators without a partner run between" not in fact]
+    facts += [
+        f"it begins in one of these operators of {side}: {_listed(operators)}"
+        for side, operators in zip(("actual", "the reference"), between)
+    ]
+    return replace(origin, kind="structure", evidence=tuple(facts))
+
+
+def _listed(operators: Sequence[Operator]) -> str:
+    """Return the names of operators with their lines, the last ones."""
+    last = operators[-_MOST_LISTED:]
+    names = [f"{op.op_name} ({op.source.rpartition('/')[2]})" if op.source else op.op_name for op in last]
+    more = f"{len(operators) - len(last)} more, " if len(operators) > len(last) else ""
+    return more + ", ".join(names)
 
 
 def with_misread_token(origins: Sequence[Origin], alignment: TokenAlignment) -> tuple[list[Origin], tuple[str, ...]]:
@@ -189,67 +210,3 @@ def _differing_tokens(pair: Pair) -> list[int]:
     limit = _CLEAR * float(distances[np.isfinite(distances)].max(initial=0.0))
     differing: list[int] = part.numbers[distances > limit].tolist()
     return differing
-
-
-def log_probabilities(
-    alignment: TokenAlignment, operators: tuple[Sequence[Operator], Sequence[Operator]]
-) -> Optional[str]:
-    """Return a sentence on the log-probabilities of the tokens of all requests; None if logits are not recorded."""
-    import numpy as np
-
-    logits = [_logits(side) for side in operators]
-    part, (actual, reference) = token_part(logits[0]), logits
-    if actual is None or reference is None or part is None or actual.shape != reference.shape:
-        return None
-    numbers, index_of = part.numbers, alignment.tokens.index_of
-    chosen = []
-    for row, number in enumerate(numbers.tolist()):
-        sequence, position = index_of[number].tolist()
-        ids = alignment.sequences[sequence]
-        if position + 1 < len(ids) and ids[position + 1] < (actual.shape or (0,))[-1]:
-            chosen.append((row, number, ids[position + 1]))
-    if not chosen:
-        return None
-    rows, tokens, ids_after = (np.array(column) for column in zip(*chosen))
-    try:
-        a, b = (_log_softmax(record.numpy()[rows])[np.arange(len(rows)), ids_after] for record in (actual, reference))
-    except AscendDumpError:
-        return None
-    difference = np.abs(a - b)
-    worst = int(np.argmax(np.nan_to_num(difference, nan=np.inf)))
-    sequence, position = index_of[tokens[worst]].tolist()
-    after = alignment.tokens.text(int(tokens[worst])).replace(f"token {position}", f"token {position + 1}", 1)
-    return (
-        f"log-probabilities of {len(rows)} tokens: largest difference {difference[worst]:.2g} at {after} "
-        f"({a[worst]:.4g} here, {b[worst]:.4g} in the reference), mean {float(np.mean(difference)):.2g}"
-    )
-
-
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    import numpy as np
-
-    values = logits.astype(np.float64)
-    with np.errstate(all="ignore"):
-        values = values - values.max(axis=-1, keepdims=True)
-        result: np.ndarray = values - np.log(np.exp(values).sum(axis=-1, keepdims=True))
-    return result
-
-
-def _logits(operators: Sequence[Operator]) -> Optional[Record]:
-    """Return the last tensor of the step that has a value for each entry of the vocabulary."""
-    sizes = {shape[0] for operator in operators if (shape := _table_of(operator)) is not None}
-    for operator in reversed(operators):
-        for record in operator.outputs:
-            shape = record.shape or ()
-            is_float = float_kind(record.dtype or "") is not None
-            if len(shape) == 2 and shape[1] in sizes and is_float and token_part(record) is not None:
-                return record
-    return None
-
-
-def _table_of(operator: Operator) -> Optional[tuple[int, ...]]:
-    """Return the shape of the table that an operator looks ids up in: an embedding, or a matrix that is indexed."""
-    if operator_class(operator.op_type) not in ("embedding", "index", "index_select") or len(operator.inputs) < 2:
-        return None
-    shape = operator.inputs[0].shape
-    return tuple(shape) if shape is not None and len(shape) == 2 else None

@@ -8,6 +8,7 @@ from itertools import repeat
 from typing import NamedTuple, Optional, TypeVar
 
 from ascend_dump.analysis.alignment.built_otherwise.borders import RecordKey
+from ascend_dump.analysis.alignment.built_otherwise.products import is_product
 from ascend_dump.analysis.alignment.ranks_and_steps import (
     Key,
     RankGroup,
@@ -20,8 +21,8 @@ from ascend_dump.analysis.alignment.shards import Portions
 from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._on_executor import RankResult
+from ascend_dump.analysis.compare._token_results import token_results, unexplained_results
 from ascend_dump.analysis.compare._tokens import (
-    log_probabilities,
     uncompared_tokens,
     with_added_results,
     with_misread_token,
@@ -121,13 +122,15 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
         operators = remaining
         divergence, progress = yield from _walk_tokens(rules, mapping, operators)
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
-    of_logits = log_probabilities(alignment, operators[:2])
+    results = token_results(alignment, operators[:2])
     origins, of_cache = with_misread_token(with_tokens(divergence.origins(), alignment), alignment)
     origins = with_added_results(origins, alignment)
     uncompared = uncompared_tokens(alignment)
+    unexplained = None if results is None or origins else unexplained_results(results, progress.parts[0])
+    uncompared += [] if unexplained is None else [unexplained]
     progress.parts.append(uncompared)
     notes = (
-        *(() if of_logits is None else (of_logits,)),
+        *(() if results is None else (results.text,)),
         *(pair.reason for pair in uncompared),
         *of_cache,
         *alignment.notes(),
@@ -201,8 +204,12 @@ def _walk_step(
             for operator in alone:
                 yield from divergence.only(operator, of_actual=side == 0)
         return
+    of_types = matches
     if matches is None:
-        matches = align(actual, reference, mapping, parts=shards is not None)
+        of_types = matches = align(actual, reference, mapping, parts=shards is not None)
+    else:
+        # Engines compute norms and scores in a wider type than the rest: the products tell the type of the program.
+        of_types = [match for match in matches if is_product(match.reference)]
     progress.crossings.extend(map(_crossing, crossings(matches)))
     progress.mapped.update(_mapped(matches))
     spread = Spread(second_run, reference) if second_run else None
@@ -210,7 +217,7 @@ def _walk_step(
     stretches = stretches_of(actual, reference, matches, lambda: wiring.flows)
     divergence.begin_step(
         reference,
-        _cast(matches),
+        _cast(of_types),
         spread=spread,
         shards=shards,
         stretches=stretches,

@@ -74,6 +74,7 @@ class Effects:
         origins: Sequence[tuple[OriginNumber, Node]],
         earlier: Collection[OriginNumber] = (),
         sizes: Collection[OriginNumber] = (),
+        alone: Collection[OriginNumber] = (),
     ) -> tuple[set[OriginNumber], set[Node]]:
         """Return the origins whose differences reach a result, and all nodes that lead to a result.
 
@@ -84,6 +85,7 @@ class Effects:
         earlier: origins whose differences reached a result in an earlier step
         sizes: origins at inputs of other sizes, such as parts of a batch. They reach only results that no other origin
             explains
+        alone: origins of differences that no other origin explained when they began
         """
         edges = [(node, follower) for node in self._nodes() for follower in self._followers(node)]
         first = _leading(edge for edge in edges if not self._is_crossing(*edge))
@@ -96,13 +98,13 @@ class Effects:
                 proven.add(number)
         leading = _leading(edge for edge in edges if not (self._is_crossing(*edge) and self._causes(edge[1]) & proven))
         others = proven - {*sizes}
-        alone = _leading(edge for edge in edges if edge[1] is not None or not self._causes(edge[0]) & others)
+        unexplained = _leading(edge for edge in edges if edge[1] is not None or not self._causes(edge[0]) & others)
         reached = {
             number
             for number, node in origins
             if node in leading
-            and not (self._causes(node) - {number}) & proven
-            and (number not in sizes or node in alone)
+            and (number in alone or not (self._causes(node) - {number}) & proven)
+            and (number not in sizes or node in unexplained)
         }
         return reached, leading
 

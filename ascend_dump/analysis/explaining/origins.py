@@ -87,6 +87,8 @@ class Draft:
         self.has_border = False
         #: Path of the module whose functions between inner modules may be the cause, in dumps of `level="module"`.
         self.caller: Optional[str] = None
+        #: True if nothing else explained the first tensor that left its stretch and differs.
+        self.begins_alone = False
         #: The first parameter, gradient or state of an optimizer that differs because of it, with its operator.
         self.first_named = ""
         #: The last earlier step in which the tensor that differs agreed; None if there is none.
@@ -108,9 +110,21 @@ class Draft:
         """Note whether the differences of one step reach a result of the program."""
         self.reaches_results = reaches or self.reaches_results is True
 
-    def add_border(self, pair: Pair) -> None:
-        """Note a tensor that left the stretch of this draft, and that differs because of the stretch."""
+    def add_border(self, pair: Pair, cause: Optional[Stretch], *, is_alone: bool) -> None:
+        """Note a tensor that left the stretch of this draft, and that differs because of the stretch.
+
+        cause     the operators of the stretch from which the tensor is computed; None if unknown
+        is_alone  nothing else explains the difference
+        """
         if not self.has_border:
+            self.begins_alone = is_alone
+            if cause is not None and self.kind == "structure" and not self.summary and any(cause.operators):
+                narrow = stretch_draft(cause)
+                self.pair, self.joined, self.evidence[: len(narrow.evidence)] = (
+                    narrow.pair,
+                    narrow.joined,
+                    narrow.evidence,
+                )
             name = pair.record.parameter
             self.evidence.append(
                 f"its result differs, read as {pair.record.label}{(name and f' ({name})') or ''}: {pair.reason}"

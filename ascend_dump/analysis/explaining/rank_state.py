@@ -36,6 +36,7 @@ from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.operators.undefined_outputs import written_inputs
 from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.common.units import counted
 from ascend_dump.reading import Record
@@ -159,6 +160,7 @@ class RankState:
     unreadable  number of unreadable records so far
     history     parameters over the steps
     wiring      the sources of all inputs of the step
+    has_gradients  the step has a backward pass
     """
 
     rules: Rules
@@ -179,6 +181,7 @@ class RankState:
     unreadable: int = 0
     history: ParameterHistory = field(default_factory=ParameterHistory)
     wiring: Optional[Wiring] = None
+    has_gradients: bool = False
 
     @property
     def has_parts(self) -> bool:
@@ -334,11 +337,20 @@ class RankState:
         for stretch in border.stretches if border.pair.has_one_shape else ():
             stretch.differs = True
             if stretch.number in border.causes:
-                self.drafts[stretch.number].add_border(border.pair)
+                # With gradients, a difference of the forward pass that ended comes back where tensors are read again.
+                has_cause = self.wiring is not None and not self.has_gradients
+                cause = self._cause(stretch.stretch, border.pair) if has_cause else None
+                is_alone = has_cause and border.causes == {stretch.number}
+                self.drafts[stretch.number].add_border(border.pair, cause, is_alone=is_alone)
             for before in stretch.before:
                 if before.is_open and before.number in border.causes:
                     self.drafts[before.number].add_unknown(border.pair)
         add_effect(border.pair, drafts)
+
+    def _cause(self, stretch: Stretch, pair: Pair) -> Stretch:
+        """Return the operators of a stretch from which a tensor that leaves it is computed."""
+        assert self.wiring is not None, "the caller checked it"
+        return stretch.leading_to((pair.actual, pair.reference), self.wiring.flows).without_common()
 
     def disregard(self, border: Border) -> None:
         """Note that a tensor which leaves stretches differs, and that the result of its reader does not."""

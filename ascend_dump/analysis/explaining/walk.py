@@ -99,6 +99,7 @@ class Divergence:
         state.judge.spread = spread
         state.differences.shards = shards
         state.differences.layouts = views is not None
+        state.has_gradients = any(operator.phase == "backward" for operator in reference)
         state.differences.types = types or ({}, {})
         state.differences.cast = cast
         state.known.begin_step(views)
@@ -241,7 +242,8 @@ class Divergence:
         origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].may_end]
         earlier = {number for number, _ in state.rebuilt if state.drafts[number].reaches_results}
         sizes = {number for number, _ in origins if state.drafts[number].is_of_size}
-        reached, leading = effects.of(origins, earlier, sizes)
+        alone = {number for number, _ in origins if state.drafts[number].begins_alone}
+        reached, leading = effects.of(origins, earlier, sizes, alone)
         ending = {number for number, _ in origins} - reached
         for number, node in origins:
             state.drafts[number].add_reach(number in reached)

@@ -5,8 +5,10 @@ A stretch lies between tensors that both programs have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Optional
 
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, common_module
@@ -37,6 +39,37 @@ class Stretch:
     def module(self) -> str:
         """The path of the innermost module that contains all operators; "" if there is none."""
         return common_module(operator.module for side in self.operators for operator in side)
+
+    def leading_to(self, tensors: Iterable[Optional[Record]], flows: Flows) -> Stretch:
+        """Return the operators from which inputs of paired operators are computed, one input of each side.
+
+        tensors: the input of actual and that of the reference
+        """
+        kept: tuple[list[Operator], list[Operator]] = ([], [])
+        for side, (record, flow) in enumerate(zip(tensors, flows)):
+            inside = {operator.position: operator for operator in self.operators[side]}
+            waiting = [source for sources in flow.sources for source in sources if source.record is record]
+            before: set[int] = set()
+            while waiting:
+                source = waiting.pop()
+                for made in (source.maker, source.root):
+                    if made is not None and made.position in inside and made.position not in before:
+                        before.add(made.position)
+                        waiting += flow.sources[made.position]
+            kept[side].extend(inside[position] for position in sorted(before))
+        return Stretch(kept)
+
+    def without_common(self) -> Stretch:
+        """Return the operators of which the other side has none of the same type; all of them if both sides have some.
+
+        So a part that one side lacks is named by it, although other operators of the stretch are on both sides.
+        """
+        counts = [Counter(operator.op_type for operator in side) for side in self.operators]
+        extra = [counts[0] - counts[1], counts[1] - counts[0]]
+        if bool(extra[0]) == bool(extra[1]):
+            return self
+        kept = [[operator for operator in side if operator.op_type in own] for side, own in zip(self.operators, extra)]
+        return Stretch((kept[0], kept[1]))
 
     def makers(self, *outputs: Record) -> list[tuple[Operator, Record]]:
         """Return the operators of the stretch that made these outputs, each with its output."""

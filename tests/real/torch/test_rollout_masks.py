@@ -77,3 +77,16 @@ def test_another_weight_of_a_norm_of_queries(tmp_path: Path) -> None:
     assert compared(tmp_path / "right", right, right, (9,)).verdict in ("equal", "noise")
     [origin, *_] = compared(tmp_path / "wrong", right, wrong, (9,)).origins
     assert origin.module == "model.layers.0.self_attn.q_norm"
+
+
+def test_another_scale_in_other_attention(tmp_path: Path) -> None:
+    """Keys that only one kind of attention repeats tell nothing: the attention is named, and no copy of its inputs."""
+    right, wrong = made("Llama"), made("Llama")
+    for model in (right, wrong):
+        model.config.layer_types = ["full_attention"] * 2
+    wrong.set_attn_implementation("sdpa")
+    assert compared(tmp_path / "right", wrong, right, (7, 9)).verdict in ("equal", "noise")
+    wrong.model.layers[1].self_attn.scaling *= 1.3
+    [origin, *_] = compared(tmp_path / "wrong", wrong, right, (7, 9)).origins
+    assert origin.module == "model.layers.1.self_attn"
+    assert "scaled_dot_product" in origin.pair.record.op_type

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -139,16 +140,21 @@ class Engine(nn.Module):  # type: ignore[misc]
         return logits if self.temperature is None else logits / self.temperature
 
 
-def compared(tmp_path: Path, fault: Any = None, dtype: Any = torch.float32, *, chooses: bool = False) -> Any:
+def compared(
+    tmp_path: Path, fault: Any = None, dtype: Any = torch.float32, *, chooses: bool = False, trains_in: Any = None
+) -> Any:
     """Compare an engine, which runs a prompt and then single tokens, with a trainer.
 
     fault    changes the engine
     chooses  the engine keeps a copy of the logits, divides them by a temperature, draws the next token, and counts its
              tokens; the trainer computes a loss
+    trains_in  the type of the trainer, if it has another one
     """
     ids = torch.randint(1, VOCABULARY, (11,), generator=torch.Generator().manual_seed(3))
     trainer = Trainer().to(dtype)
     engine = Engine(trainer).to(dtype)
+    if trains_in is not None:
+        engine, trainer = copy.deepcopy(engine), trainer.to(trains_in)
     if fault is not None:
         fault(engine)
     with torch.no_grad(), ascend_dump.capture(engine, path=tmp_path / "engine", steps="0-9"):
@@ -263,3 +269,89 @@ def test_all_origins_of_another_scale_are_in_its_layer(tmp_path: Path) -> None:
     origins = compared(tmp_path, fault).origins
     assert origins
     assert all("1.attention" in origin.op_name for origin in origins), origins
+
+
+def test_a_trainer_in_a_narrower_type(tmp_path: Path) -> None:
+    """Weights are the same if they are equal in the narrower type, and so are the parts of a fused weight."""
+    comparison = compared(tmp_path, trains_in=torch.bfloat16)
+    assert comparison.origins == ()
+    assert comparison.verdict == "noise", comparison.counts
+    modules = {
+        (pair.actual.module, pair.reference.module) for pair in comparison.pairs if pair.actual and pair.reference
+    }
+    assert {("blocks.0.attention.qkv", f"layers.0.attention.{name}_proj") for name in "qkv"} <= modules
+
+    def scales(engine: Any) -> None:
+        engine.blocks[1].attention.scale *= 2.0
+
+    faulty = compared(tmp_path / "faulty", scales, trains_in=torch.bfloat16)
+    assert faulty.verdict == "different"
+    assert faulty.origins[0].module in ("blocks.1.attention", "layers.1.attention")
+
+
+@pytest.mark.parametrize("name", ["lm_head", "blocks.0.attention.qkv"])
+def test_rows_of_a_weight_that_were_moved_by_one(name: str, tmp_path: Path) -> None:
+    """Rows in another order are a layout only if blocks of one size have another order."""
+
+    def moves(engine: Any) -> None:
+        own = copy.deepcopy(engine.get_submodule(name))
+        own.weight.data, own.bias.data = own.weight.detach().roll(1, 0), own.bias.detach().roll(1, 0)
+        engine.set_submodule(name, own)
+
+    comparison = compared(tmp_path, moves)
+    assert comparison.verdict == "different"
+    assert comparison.origins[0].module == name
+    assert comparison.origins[0].kind == "parameter"
+
+
+def test_a_residual_that_one_layer_lacks(tmp_path: Path) -> None:
+    """The first operator that leads to the difference is named, and not the first one of all connected ones."""
+
+    def lacks(engine: Any) -> None:
+        block = engine.blocks[0]
+        block.forward = lambda x, positions: block.attention(block.norm(x), positions)
+
+    comparison = compared(tmp_path, lacks)
+    assert comparison.verdict == "different"
+    [origin, *_] = comparison.origins
+    assert origin.pair.record.op_name == "layers.0/add_0"
+    assert origin.evidence[0] == "aten::add runs in the reference only"
+
+
+def test_positions_that_all_layers_count_otherwise(tmp_path: Path) -> None:
+    """Both results of the rotation are compared, although other operators make them and no layer agrees."""
+
+    def counts(engine: Any) -> None:
+        for block in engine.blocks:
+            rotated = block.attention.rotated
+            block.attention.rotated = lambda x, positions, rotated=rotated: rotated(x, positions * 1.5)
+
+    comparison = compared(tmp_path, counts)
+    [origin, *_] = comparison.origins
+    assert origin.kind == "structure"
+    assert (origin.pair.actual.op_type, origin.pair.reference.op_name) == ("aten::cat", "layers.0.attention/add_0")
+    assert any(fact.startswith("it begins in one of these operators of actual: ") for fact in origin.evidence)
+
+
+def test_results_that_differ_although_no_tensor_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log-probabilities that differ by more than rounding are never noise, even if no origin is found."""
+    # Private: no dump is known in which the walk finds nothing, so that the walk is replaced.
+    from ascend_dump.analysis.compare import _walk_rank
+
+    walk = _walk_rank._walk_tokens
+
+    def blind(*arguments: Any) -> Any:
+        divergence, progress = yield from walk(*arguments)
+        progress.parts[0] = [replace(pair, verdict="noise") for pair in progress.parts[0]]
+        divergence.origins = list
+        return divergence, progress
+
+    monkeypatch.setattr(_walk_rank, "_walk_tokens", blind)
+    assert compared(tmp_path / "right").verdict == "noise"
+
+    def scales(engine: Any) -> None:
+        engine.blocks[1].attention.scale *= 2.0
+
+    comparison = compared(tmp_path / "faulty", scales)
+    assert comparison.verdict == "different"
+    assert any("times the rounding; all " in fact for fact in comparison.aligned)

@@ -25,7 +25,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["ReadTensor", "agreeing_results", "with_other_inputs"]
+__all__ = ["ReadTensor", "agreeing_results", "are_rewritten", "with_other_inputs"]
 
 #: Returns the output of an operator of a side (0: actual) in all calls.
 ReadTensor = Callable[[int, Operator, Record], TensorOfCalls]
@@ -35,6 +35,8 @@ _MOST_PRODUCTS = 3
 _JOINING = frozenset({"cat", "stack"})
 #: The largest relative distance of norms, in rounding units, but at least _LEAST_APART.
 _UNITS_APART, _LEAST_APART = 4.0, 1e-4
+#: The largest relative distance of two results that are the same in another order, or with another factor.
+_NEAR = 1e-3
 
 
 class _TokenResult(NamedTuple):
@@ -75,12 +77,14 @@ def agreeing_results(
     taken: set[int] = set()
     for result in results[0]:
         candidates = (
-            other for other in results[1] if id(other.operator) not in taken and _may_agree(result, other, limit)
+            candidate
+            for candidate in results[1]
+            if id(candidate.operator) not in taken and _may_agree(result, candidate, limit)
         )
-        for other in sorted(candidates, key=lambda other: abs(other.products - result.products)):
-            if _agree(result, other, tokens, limit):
-                agreeing.append(Match(result.operator, other.operator, "value", 0.9))
-                taken.add(id(other.operator))
+        for candidate in sorted(candidates, key=lambda candidate: abs(candidate.products - result.products)):
+            if _agree(result, candidate, tokens, limit):
+                agreeing.append(Match(result.operator, candidate.operator, "value", 0.9))
+                taken.add(id(candidate.operator))
                 break
     return agreeing
 
@@ -155,6 +159,27 @@ def _agree(a: _TokenResult, b: _TokenResult, tokens: CommonTokens, limit: float)
     return parts is not None and distance(*parts) <= limit
 
 
+def are_rewritten(a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens) -> bool:
+    """Return True if two results cannot be compared as they are, or if they may be the same computed in another order.
+
+    One has another factor in all tokens, because the program applies it elsewhere; or the elements of each token have
+    another order, such as pairs of a rotary embedding.
+    """
+    import numpy as np
+
+    values = [_values(tensor, tokens) for tensor in (a, b)]
+    if values[0] is None or values[1] is None:
+        return True
+    common = values[0][1] & values[1][1]
+    x, y = (array[common].reshape(int(common.sum()), -1).astype(np.float64) for array, _ in (values[0], values[1]))
+    if x.shape != y.shape or not x.size or not (np.isfinite(x).all() and np.isfinite(y).all()):
+        return True
+    scale = float((x * y).sum()) / max(float((y * y).sum()), 1e-300)
+    near = _NEAR * float(np.linalg.norm(x))
+    is_scaled = abs(scale - 1.0) > _NEAR and float(np.linalg.norm(x - scale * y)) <= near
+    return is_scaled or float(np.linalg.norm(np.sort(x, axis=1) - np.sort(y, axis=1))) <= near
+
+
 def with_other_inputs(
     flows: Sequence[DataFlow],
     positions: Sequence[Sequence[int]],
@@ -173,7 +198,7 @@ def with_other_inputs(
     """
     partners: list[dict[int, set[int]]] = [{}, {}]
     for match in filter(_is_sure, matches):
-        ends = [at[end.position] for at, end in zip(positions, (match.actual, match.reference))]
+        ends = [originals[end.position] for originals, end in zip(positions, (match.actual, match.reference))]
         for side in (0, 1):
             partners[side].setdefault(ends[side], set()).add(ends[1 - side])
     wrong = set()
@@ -181,7 +206,8 @@ def with_other_inputs(
         if _is_sure(match):
             continue
         sources = [
-            flow.sources[at[end.position]] for flow, at, end in zip(flows, positions, (match.actual, match.reference))
+            flow.sources[originals[end.position]]
+            for flow, originals, end in zip(flows, positions, (match.actual, match.reference))
         ]
         for pair in match.inputs:
             a = pair[0]

@@ -7,11 +7,16 @@ narrow products, so that both programs have the same operators.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from itertools import accumulate
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.axis_maps import AxisMap, part_of
+from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.errors import AscendDumpError
@@ -80,22 +85,38 @@ def is_product(operator: Operator) -> bool:
 def same_weights(actual: Sequence[Operator], reference: Sequence[Operator]) -> dict[str, str]:
     """Return the names of operators of actual, each with the name of the reference operator that has the same weight.
 
-    A weight that several operators of one side use is no evidence.
+    A weight that several operators of one side use is no evidence. Weights of different types are the same if they are
+    equal in the coarser type.
     """
-    sides = [_by_weight(side) for side in (actual, reference)]
+    common_type = _common_type(actual, reference)
+    sides = [_by_weight(side, common_type) for side in (actual, reference)]
     return {a: sides[1][key] for key, a in sides[0].items() if key in sides[1]}
 
 
-def _by_weight(operators: Sequence[Operator]) -> dict[object, str]:
+def _common_type(*sides: Sequence[Operator]) -> str:
+    """Return the coarser type of the weights of both sides; "" if the weights of both sides have one type."""
+    types = []
+    for operators in sides:
+        counts = Counter(product.weight.dtype for product in _of_weights(operators))
+        types += [dtype for dtype, _ in counts.most_common(1) if dtype is not None and float_kind(dtype) is not None]
+    return max(types, key=_unit) if len({*types}) > 1 else ""
+
+
+def _unit(dtype: str) -> float:
+    kind = float_kind(dtype)
+    return 0.0 if kind is None else kind.unit
+
+
+def _by_weight(operators: Sequence[Operator], common_type: str) -> dict[object, str]:
     names: dict[object, Optional[str]] = {}
     written = _written_storages(operators)
     keys: list[tuple[object, Operator]] = [
-        (("product", product.rows), product.operator) for product in _products(operators)
+        (("product", product.rows), product.operator) for product in _products(operators, common_type)
     ]
     for operator in operators:
         if operator_class(operator.op_type) in _WITH_WEIGHTS:
-            contents = [record.content for record in operator.inputs if _is_weight(record, written)]
-            keys += [((operator_class(operator.op_type), content[0]), operator) for content in contents if content]
+            contents = [_content(record, common_type) for record in operator.inputs if _is_weight(record, written)]
+            keys += [((operator_class(operator.op_type), content), operator) for content in contents if content]
     for key, operator in keys:
         names[key] = None if key in names else operator.op_name
     return {key: name for key, name in names.items() if name is not None}
@@ -109,14 +130,15 @@ def wide_products(
     narrow       the operators of the other side
     may_reorder  a product with the same outputs as one of the other side, in another order, is returned as one part
     """
-    in_both = {product.rows for product in _products(operators)}
+    common_type = _common_type(operators, narrow)
+    in_both = {product.rows for product in _products(operators, common_type)}
     by_row: dict[bytes, list[_Product]] = {}
-    for product in _products(narrow):
+    for product in _products(narrow, common_type):
         if product.rows not in in_both:
             for row in dict.fromkeys(product.rows):
                 by_row.setdefault(row, []).append(product)
     wide: dict[int, list[NarrowPart]] = {}
-    for product in _products(operators) if by_row else ():
+    for product in _products(operators, common_type) if by_row else ():
         parts = _parts_of(product, by_row)
         if len(parts) > 1 or (may_reorder and parts and len(parts[0]) > 1):
             weight = product.weight.index, product.axis
@@ -133,14 +155,20 @@ def _parts_of(product: _Product, by_row: Mapping[bytes, Sequence[_Product]]) -> 
     for index in range(len(product.rows) - 1, -1, -1):
         indices.setdefault(product.rows[index], []).append(index)
     narrow = {id(of_row): of_row for row in product.rows for of_row in by_row.get(row, ())}
-    parts: list[tuple[slice, ...]] = []
     covered: set[int] = set()
+    numbers_of: list[list[int]] = []
     for of_part in sorted(narrow.values(), key=lambda each: (-len(each.rows), each.operator.position)):
         numbers = _numbers_of(of_part.rows, indices, len(product.rows), covered)
         if numbers is not None:
             covered.update(numbers)
-            parts.append(_ranges(numbers))
-    return sorted(parts, key=lambda part: part[0].start) if len(covered) == len(product.rows) else []
+            numbers_of.append(numbers)
+    if len(covered) != len(product.rows):
+        return []
+    if all(map(_are_blocks, numbers_of)):
+        return sorted(map(_ranges, numbers_of), key=lambda part: part[0].start)
+    # Rows were moved by mistake: the comparison of one weight after the other shows it.
+    ends = [*accumulate(len(numbers) for numbers in sorted(numbers_of, key=median))]
+    return [(slice(begin, end),) for begin, end in zip([0, *ends], ends)]
 
 
 def _numbers_of(
@@ -170,6 +198,19 @@ def _numbers_of(
     return result if is_valid else None
 
 
+def _are_blocks(numbers: Sequence[int]) -> bool:
+    """Return True if the order of rows may be that of a layout, such as one by heads: blocks of one size are moved.
+
+    The order jumps at most of the boundaries between the blocks. Rows that were moved by mistake jump once.
+
+    >>> _are_blocks([0, 1, 4, 5]), _are_blocks([0, 2, 1, 3]), _are_blocks([3, 0, 1, 2, 4, 5])
+    (True, True, False)
+    """
+    jumps = [index for index in range(1, len(numbers)) if numbers[index] != numbers[index - 1] + 1]
+    size = math.gcd(len(numbers), *jumps)
+    return 2 * len(jumps) >= len(numbers) // size - 1
+
+
 def _ranges(numbers: Sequence[int]) -> tuple[slice, ...]:
     """Return the ranges of consecutive numbers.
 
@@ -181,7 +222,23 @@ def _ranges(numbers: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(numbers[begin], numbers[end - 1] + 1) for begin, end in zip(begins, ends))
 
 
-def _products(operators: Sequence[Operator]) -> Iterable[_Product]:
+class _Weight(NamedTuple):
+    """The weight of a product. axis: the axis of the recorded weight that belongs to the outputs"""
+
+    operator: Operator
+    weight: Record
+    axis: int
+
+
+def _products(operators: Sequence[Operator], common_type: str) -> Iterable[_Product]:
+    for operator, record, axis in _of_weights(operators):
+        rows = _row_hashes(record, axis, common_type)
+        if rows:
+            yield _Product(operator, record, rows, axis)
+
+
+def _of_weights(operators: Sequence[Operator]) -> Iterable[_Weight]:
+    """Yield the first weight of each product."""
     written = _written_storages(operators)
     for operator in operators:
         if operator_class(operator.op_type) not in _PRODUCTS or not operator.outputs:
@@ -190,11 +247,10 @@ def _products(operators: Sequence[Operator]) -> Iterable[_Product]:
         for record in operator.inputs:
             shape = record.shape or ()
             if len(shape) == 2 and count in shape and _is_weight(record, written):
-                axis = 1 if shape[1] == count and operator_class(operator.op_type) != "linear" else 0
-                rows = _row_hashes(record, axis)
-                if rows:
-                    yield _Product(operator, record, rows, axis)
-                    break
+                yield _Weight(
+                    operator, record, 1 if shape[1] == count and operator_class(operator.op_type) != "linear" else 0
+                )
+                break
 
 
 def _written_storages(operators: Sequence[Operator]) -> set[int]:
@@ -215,13 +271,34 @@ def _is_weight(record: Record, written: set[int]) -> bool:
     return bool(record.shape) and storage is not None and storage >= 0 and storage not in written
 
 
-def _row_hashes(record: Record, axis: int) -> tuple[bytes, ...]:
+def _row_hashes(record: Record, axis: int, common_type: str) -> tuple[bytes, ...]:
     import numpy as np
     import xxhash
+
+    array = _array(record, common_type)
+    if array is None:
+        return ()
+    rows = np.ascontiguousarray(array if axis == 0 else array.T)
+    return tuple(xxhash.xxh3_64_digest(row.view(np.uint8).data) for row in rows)
+
+
+def _content(record: Record, common_type: str) -> Optional[Hashable]:
+    """Return a key of the values of a weight; None if they are unknown."""
+    if not common_type:
+        return record.content[0] if record.content else None
+    array = _array(record, common_type)
+    return None if array is None else (array.shape, array.tobytes())
+
+
+def _array(record: Record, common_type: str) -> Optional[np.ndarray]:
+    """Return a weight, in the common type of both sides if it is given; None if it cannot be read."""
+    import ml_dtypes
+    import numpy as np
 
     try:
         array: np.ndarray = record.numpy()
     except AscendDumpError:
-        return ()
-    rows = np.ascontiguousarray(array if axis == 0 else array.T)
-    return tuple(xxhash.xxh3_64_digest(row.view(np.uint8).data) for row in rows)
+        return None
+    if common_type and common_type != record.dtype and _unit(record.dtype or ""):
+        return array.astype(np.dtype(getattr(ml_dtypes, common_type, common_type)))
+    return array

@@ -1,0 +1,60 @@
+"""An engine that runs several requests in one row, against a trainer with a batch of the same width."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+import ascend_dump
+
+torch: Any = pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+nn = torch.nn
+VOCABULARY, SIZE = 30, 8
+SEQUENCES = [[3, 7, 5, 9, 4], [6, 2, 8, 11, 13, 17]]
+
+
+class Model(nn.Module):  # type: ignore[misc]  # torch is imported as Any
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.places = nn.Embedding(VOCABULARY, SIZE), nn.Embedding(9, SIZE)
+        self.norm, self.hidden = nn.LayerNorm(SIZE, eps=eps), nn.Linear(SIZE, SIZE)
+        self.head = nn.Linear(SIZE, VOCABULARY)
+
+    def forward(self, ids: Any, positions: Any, last: Optional[Any] = None) -> Any:
+        x = self.hidden(self.norm(self.embed(ids) + self.places(positions)))
+        return self.head(x if last is None else x[last])
+
+
+def compared(path: Path, eps: float) -> Any:
+    """Compare an engine, which computes the logits of the last token of each request only, with a trainer."""
+    engine, trainer = Model(eps), Model(1e-5)
+    calls = [([3, 4], [(0, 3), (0, 4)]), ([1, 1], [(3, 4), (4, 5)]), ([1, 1], [(4, 5), (5, 6)])]
+    with torch.no_grad(), ascend_dump.capture(engine, path=path / "engine", steps="0-9"):
+        for counts, parts in calls:
+            ids = [n for sequence, (begin, end) in zip(SEQUENCES, parts) for n in sequence[begin:end]]
+            positions = [n for begin, end in parts for n in range(begin, end)]
+            engine(torch.tensor(ids), torch.tensor(positions), torch.tensor(counts).cumsum(0) - 1)
+    rows = torch.tensor([sequence + [0] * (7 - len(sequence)) for sequence in SEQUENCES])
+    with torch.no_grad(), ascend_dump.capture(trainer, path=path / "trainer", steps="0"):
+        trainer(rows, torch.arange(7).expand(2, 7))
+    return ascend_dump.compare(path / "engine", path / "trainer")
+
+
+def test_calls_of_one_width_are_compared_by_tokens(tmp_path: Path) -> None:
+    """The first call of the engine has 7 tokens of two requests, and the trainer has 7 slots in each row."""
+    comparison = compared(tmp_path, 1e-5)
+    assert any(text.startswith("tokens: 11 tokens of 2 requests") for text in comparison.aligned)
+    assert comparison.verdict in ("equal", "noise")
+    assert comparison.origins == ()
+
+
+def test_tokens_that_are_picked_come_from_the_tensor_and_not_from_the_indices(tmp_path: Path) -> None:
+    """The head reads what the index returned, so that the norm explains its difference."""
+    comparison = compared(tmp_path, 0.5)
+    assert [(origin.module, origin.kind) for origin in comparison.origins] == [("norm", "argument")] or [
+        origin.module for origin in comparison.origins
+    ] == ["norm"]
