@@ -22,9 +22,9 @@ __all__ = ["WORTH_COMPRESSING", "compress_index", "restore_index"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Minimum size of an index that is compressed, in bytes: what a reader decodes at a time. Below it there is little to
-#: save, and tools that expect text can read the index as it is.
-WORTH_COMPRESSING = 1 << 18
+#: Minimum size of an index that is compressed, in bytes. Below it there is little to save, tools that expect text can read
+#: the index as it is, and the end of a short capture does not wait until its last step is compressed.
+WORTH_COMPRESSING = 1 << 20
 #: Of the levels that take the least time, the one with the smallest files.
 _LEVEL = 3
 _BLOCK = 1 << 18

@@ -423,7 +423,7 @@ def test_the_lines_of_a_training_are_compressed_to_a_fifth(tmp_path: Path) -> No
     """Complete, large steps of a transformer with AdamW; as plain files they have the same records."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-    model = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    model = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
     optimizer = torch.optim.AdamW(model.parameters())
     with ascend_dump.capture(model, path=tmp_path / "dumps", data="stats", quiet=True, strict=True):
         for _ in range(2):

@@ -144,7 +144,7 @@ def test_of_a_running_capture_the_newest_step_waits(store: Any, dump: Path) -> N
 def large_dump(root: Path) -> Path:
     with closing(HostWriter(model_directory(root), metadata={}, tensors=False, stats=("max",))) as writer:
         for step in range(2):
-            write_step(writer, step, *(item(f"op{number}", noise(number % 7, 5)) for number in range(2000)))
+            write_step(writer, step, *(item(f"op{number}", noise(number % 7, 5)) for number in range(6000)))
     return root
 
 
