@@ -8,7 +8,7 @@ numbers that leave the program.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Callable, NamedTuple, Optional, Union
 
@@ -88,15 +88,16 @@ class Effects:
         alone: origins of differences that no other origin explained when they began
         """
         edges = [(node, follower) for node in self._nodes() for follower in self._followers(node)]
-        first = _leading(edge for edge in edges if not self._is_crossing(*edge))
         forward = {number for number, node in origins if not self._is_backward(node)}
+        crossing = {edge for edge in edges if self._is_crossing(*edge, forward)}
+        first = _leading(edge for edge in edges if edge not in crossing)
         causes = frozenset[OriginNumber]().union(*(differing.causes for differing in self.differing.values()))
         proven = {*causes} - {number for number, _ in origins} | {*earlier}
         for number, node in origins:
             follows = self._causes(node) - {number} or (number in forward and self._is_backward(node))
             if node in first and not follows:
                 proven.add(number)
-        leading = _leading(edge for edge in edges if not (self._is_crossing(*edge) and self._causes(edge[1]) & proven))
+        leading = _leading(edge for edge in edges if not (edge in crossing and self._causes(edge[1]) & proven))
         others = proven - {*sizes}
         unexplained = _leading(edge for edge in edges if edge[1] is not None or not self._causes(edge[0]) & others)
         reached = {
@@ -111,13 +112,22 @@ class Effects:
     def _nodes(self) -> list[Node]:
         return [*self.differing, *dict.fromkeys(self.stretches.values())]
 
-    def _is_crossing(self, node: Node, follower: Optional[Node]) -> bool:
-        """Return True if an operator of the backward pass reads a difference of the forward pass."""
-        return follower is not None and self._is_backward(follower) and not self._is_backward(node)
+    def _is_crossing(self, node: Node, follower: Optional[Node], forward: Set[OriginNumber]) -> bool:
+        """Return True if an operator of the backward pass reads a difference of the forward pass.
+
+        A stretch of the backward pass may only prepare values that the forward pass has saved, so that no gradient that
+        differs enters it. forward: the origins in the forward pass
+        """
+        if follower is None or not self._is_backward(follower):
+            return False
+        if isinstance(node, EnteredStretch) and node.number in forward and not node.causes - {node.number}:
+            return True
+        return not self._is_backward(node)
 
     def _is_backward(self, node: Node) -> bool:
         if isinstance(node, EnteredStretch):
-            return any(operator.phase == "backward" for side in node.stretch.operators for operator in side)
+            # A stretch of both passes leads on in the forward pass.
+            return all(operator.phase == "backward" for side in node.stretch.operators for operator in side)
         return self.differing[node].match.reference.phase == "backward"
 
     def _causes(self, node: Optional[Node]) -> frozenset[OriginNumber]:

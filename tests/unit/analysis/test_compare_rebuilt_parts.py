@@ -111,6 +111,39 @@ class Experts(nn.Module):
         return tokens_in + mixed + (self.factor * shared if self.factor != 1 else shared)
 
 
+class Norm(nn.Module):
+    """A root mean square norm. way: "mean", "norm" (the same by other operators), or "absolute" (wrong)."""
+
+    way = "mean"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.way == "mean":
+            return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+        if self.way == "absolute":
+            square = x.abs().mean(-1, keepdim=True).square()
+        else:
+            square = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square() / WIDTH
+        return self.weight * (x / (square + 1e-6).sqrt())
+
+
+class Layers(nn.Module):
+    """Three layers, each with a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(Norm() for _ in range(3))
+        self.linears = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm, linear in zip(self.norms, self.linears):
+            x = x + linear(norm(x)).tanh()
+        return x
+
+
 def train(path: Path, network: Callable[[], nn.Module], change: Callable[[Any], None], *shape: int) -> Path:
     """Record two steps of a training."""
     torch.manual_seed(0)
@@ -175,3 +208,22 @@ def test_a_part_that_is_built_differently_is_not_blamed_for_weights_that_a_fault
     found = compared(tmp_path, lambda: nn.Sequential(Experts(), Experts(), Experts()), change, 12, WIDTH)
     assert [origin.module for origin in found.origins] == ["1"]
     assert found.origins[0].pair.record.step == 0
+
+
+def rewritten_norms(ways: str) -> Callable[[Any], None]:
+    """Return a change of `Layers` that gives its norms these ways."""
+
+    def change(network: Layers) -> None:
+        for norm, way in zip(network.norms, ways.split()):
+            norm.way = way
+
+    return change
+
+
+def test_a_rewritten_norm_is_not_blamed_for_gradients_of_a_later_fault(tmp_path: Path) -> None:
+    """Its backward pass reads other saved values, and gets a gradient that the fault has changed."""
+    right = compared(tmp_path / "right", Layers, rewritten_norms("norm norm norm"), 2, 5, WIDTH)
+    assert not right.origins
+    wrong = compared(tmp_path / "wrong", Layers, rewritten_norms("norm norm absolute"), 2, 5, WIDTH)
+    assert wrong.origins
+    assert {origin.module for origin in wrong.origins} == {"norms.2"}

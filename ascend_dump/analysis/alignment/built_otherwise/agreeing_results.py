@@ -171,6 +171,8 @@ def are_rewritten(a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens) -> b
     if values[0] is None or values[1] is None:
         return True
     common = values[0][1] & values[1][1]
+    if not common.any():
+        return True
     x, y = (array[common].reshape(int(common.sum()), -1).astype(np.float64) for array, _ in (values[0], values[1]))
     if x.shape != y.shape or not x.size or not (np.isfinite(x).all() and np.isfinite(y).all()):
         return True
