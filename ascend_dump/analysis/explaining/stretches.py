@@ -75,8 +75,9 @@ class EnteredStretch:
 
     @property
     def casts(self) -> bool:
-        """True if an operator of the stretch changes the type of a tensor."""
-        return any(map(_cast_of, (operator for side in self.stretch.operators for operator in side)))
+        """True if one side changes the type of a tensor in a way in which the other does not."""
+        here, there = (set(filter(None, map(_cast_of, side))) for side in self.stretch.operators)
+        return here != there
 
     @property
     def length(self) -> int:
