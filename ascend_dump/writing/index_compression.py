@@ -22,8 +22,8 @@ __all__ = ["WORTH_COMPRESSING", "compress_index", "restore_index"]
 
 log = logging.getLogger("ascend_dump")
 
-#: Minimum size of an index that is compressed, in bytes. Below it there is little to save, tools that expect text can read
-#: the index as it is, and the end of a short capture does not wait until its last step is compressed.
+#: Minimum size of an index that is compressed, in bytes. Below it there is little to save, tools that expect text can
+#: read the index as it is, and the end of a short capture does not wait until its last step is compressed.
 WORTH_COMPRESSING = 1 << 20
 #: Of the levels that take the least time, the one with the smallest files.
 _LEVEL = 3

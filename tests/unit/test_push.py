@@ -141,10 +141,14 @@ def test_of_a_running_capture_the_newest_step_waits(store: Any, dump: Path) -> N
     assert len(ascend_dump.open(URL)) == 6
 
 
+#: Records of a step whose index the writer compresses.
+MANY = 6000
+
+
 def large_dump(root: Path) -> Path:
     with closing(HostWriter(model_directory(root), metadata={}, tensors=False, stats=("max",))) as writer:
         for step in range(2):
-            write_step(writer, step, *(item(f"op{number}", noise(number % 7, 5)) for number in range(6000)))
+            write_step(writer, step, *(item(f"op{number}", noise(number % 7, 5)) for number in range(MANY)))
     return root
 
 
@@ -161,7 +165,7 @@ def test_compressed_indexes_come_after_tensors_and_one_of_a_step(
     assert done.uploaded == 5
     assert [name.rpartition("/")[2] for name in names[-2:]] == ["index.jsonl.gz"] * 2
     assert not any(name.endswith(("/index.jsonl", "unfinished-00")) for name in there(store))
-    assert len(ascend_dump.open(URL)) == 4000
+    assert len(ascend_dump.open(URL)) == 2 * MANY
 
 
 def test_an_index_that_is_compressed_meanwhile_waits(
@@ -184,7 +188,7 @@ def test_an_index_that_is_compressed_meanwhile_waits(
         patch.setattr(ascend_dump.converting.push, "walked", compress)
         assert ascend_dump.push(dump, URL).changed == (f"{RUN}/0/index.jsonl",)
     assert ascend_dump.push(dump, URL).changed == ()
-    assert len(ascend_dump.open(URL)) == 4000
+    assert len(ascend_dump.open(URL)) == 2 * MANY
 
 
 def test_a_step_that_was_written_again_replaces_its_compressed_index(store: Any, tmp_path: Path) -> None:
@@ -196,7 +200,7 @@ def test_a_step_that_was_written_again_replaces_its_compressed_index(store: Any,
     compressed.unlink()
     assert ascend_dump.push(dump, URL).uploaded == 1
     assert there(store) == here(dump)
-    assert len(ascend_dump.open(URL)) == 4001
+    assert len(ascend_dump.open(URL)) == 2 * MANY + 1
 
 
 def test_of_a_capture_on_another_machine_an_old_step_is_finished(store: Any, dump: Path) -> None:

@@ -28,6 +28,8 @@ from ascend_dump.writing import HostWriter
 
 #: Records of each of the two steps of `plain`.
 RECORDS = 300
+#: Records of a step whose index the writer compresses.
+MANY = 6000
 #: The module with the sizes of what is in memory.
 MODULE = "ascend_dump.dump_format._index_files"
 
@@ -369,7 +371,7 @@ def test_a_large_step_is_listed_by_its_catalog(
     """What the writer itself compressed, also in an object store."""
     writer = HostWriter(model_directory(tmp_path / "dump"), metadata={}, tensors=False, stats=("max",))
     for step in range(2):
-        write_step(writer, step, *(item(f"op{number}", noise(number % 7, 5)) for number in range(2000)))
+        write_step(writer, step, *(item(f"op{number}", noise(number % 7, 5)) for number in range(MANY)))
     writer.close()
     assert [path.name for path in sorted((tmp_path / "dump").rglob("index.jsonl*"))] == ["index.jsonl.gz"] * 2
     place = str(tmp_path / "dump")
@@ -379,15 +381,15 @@ def test_a_large_step_is_listed_by_its_catalog(
         store.put(place, "/compressed", recursive=True)
         place = "memory://compressed"
     assert main(["ls", place]) == 0
-    assert "4000 records" in capsys.readouterr().out
+    assert f"{2 * MANY} records" in capsys.readouterr().out
     assert len(ascend_dump.open(place).select(op="op1999")) == 2
 
 
 def test_the_command_line_tools_of_gzip_read_it(tmp_path: Path) -> None:
     writer = HostWriter(model_directory(tmp_path), metadata={}, tensors=False, stats=("max",))
-    write_step(writer, 0, *(item(f"op{number}", noise(number % 7, 5)) for number in range(2000)))
+    write_step(writer, 0, *(item(f"op{number}", noise(number % 7, 5)) for number in range(MANY)))
     writer.close()
     index = index_of(tmp_path)
     done = subprocess.run(["gzip", "-dc", index], stdout=subprocess.PIPE, check=True)
-    assert done.stdout.count(b"\n") == 2000
+    assert done.stdout.count(b"\n") == MANY
     assert subprocess.run(["gzip", "-t", index], check=False).returncode == 0

@@ -6,7 +6,7 @@ import gzip
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import msgspec
 import pytest
@@ -21,6 +21,7 @@ polars = pytest.importorskip("polars")
 pytest.importorskip("numba")
 
 LINES = 40
+DECODER = msgspec.json.Decoder
 CALL = {"op": "aten.add.Tensor", "args": {"self": {"input": 0}, "other": {"input": 1}, "alpha": 0.5, "dim": 3}}
 GENERATOR = {"device": "cpu", "hash": "0" * 32, "seed": 7}
 
@@ -81,22 +82,30 @@ def of_small_dumps() -> Iterator[None]:
         yield
 
 
-def decoded_lines(root: Path, counts: Optional[list[int]] = None) -> int:
-    """Assert that the rows are those of decoded lines, and return the number of lines that are decoded."""
-    # Private: the rows do not show whether a line was decoded.
-    from ascend_dump.reading.dialects.host._columns import LineColumns
+class CountingDecoder:
+    """A decoder of msgspec that counts the lines which it decodes together."""
 
     count = 0
-    add = LineColumns.add
 
-    def counted(self: Any, lines: Any, *others: Any) -> None:
-        nonlocal count
-        count += len(lines)
-        add(self, lines, *others)
+    def __init__(self, kind: Any) -> None:
+        decoder = DECODER(kind)
+        self.decode = decoder.decode
+        self._decode_lines = decoder.decode_lines
 
+    def decode_lines(self, text: bytes) -> list[Any]:
+        lines: list[Any] = self._decode_lines(text)
+        CountingDecoder.count += len(lines)
+        return lines
+
+
+def decoded_lines(root: Path) -> int:
+    """Assert that the rows are those of decoded lines, and return the number of lines that are decoded."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LineColumns, "add", counted)
+        # The rows do not show whether a line was decoded.
+        patch.setattr(msgspec.json, "Decoder", CountingDecoder)
+        patch.setattr(CountingDecoder, "count", 0)
         found = rows(root)
+        count = CountingDecoder.count
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ascend_dump.reading.catalog._MANY", 10**9)
         assert found == rows(root)
