@@ -324,6 +324,33 @@ def test_weights_of_norms_that_a_trainer_in_a_narrower_type_rounded(tmp_path: Pa
     assert (origin.kind, origin.module) == ("parameter", "blocks.0.norm")
 
 
+def test_a_weight_of_a_norm_at_another_place_in_another_type(tmp_path: Path) -> None:
+    """The trainer multiplies its weight with values, and the engine values with its weight."""
+
+    def scales(engine: Any) -> None:
+        engine.blocks[1].norm.weight.data *= 1.2
+
+    [origin, *_] = compared(tmp_path, scales, trains_in=torch.bfloat16).origins
+    assert (origin.kind, origin.module) == ("parameter", "blocks.1.norm")
+
+
+def test_the_type_of_a_program_is_that_of_its_products(tmp_path: Path) -> None:
+    """Most operators compute in float32 on both sides."""
+
+    def lengthens(engine: Any, trainer: Any) -> None:
+        for norm in (*(layer.norm for layer in (*trainer.layers, *engine.blocks)), trainer.norm, engine.final_norm):
+            norm.forward = lambda x, norm=norm: Norm.forward(norm, negated(x.float()).to(x.dtype))
+
+    def negated(x: Any) -> Any:
+        for _ in range(12):
+            x = -x
+        return x
+
+    comparison = compared(tmp_path, trains_in=torch.bfloat16, both=lengthens)
+    assert comparison.origins == ()
+    assert comparison.verdict == "noise", comparison.counts
+
+
 @pytest.mark.parametrize("name", ["lm_head", "blocks.0.attention.qkv"])
 def test_rows_of_a_weight_that_were_moved_by_one(name: str, tmp_path: Path) -> None:
     """Rows in another order are a layout only if blocks of one size have another order."""
