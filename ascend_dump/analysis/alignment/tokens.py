@@ -19,6 +19,7 @@ from ascend_dump.analysis.alignment.built_otherwise.agreeing_results import (
 )
 from ascend_dump.analysis.alignment.built_otherwise.borders import Borders, RecordKey
 from ascend_dump.analysis.alignment.built_otherwise.merged_products import merge_products
+from ascend_dump.analysis.alignment.built_otherwise.moved_differences import moved_differences
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product, same_weights, wide_products
 from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
     OperatorGroups,
@@ -52,7 +53,6 @@ from ascend_dump.analysis.alignment.token_parts import (
 )
 from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
-from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.data_flow import DataFlow
@@ -180,12 +180,13 @@ class TokenAlignment:
         sides, before = self._program
         parts = self._compared.parts
         count = _count_compared(parts)
-        matches = [match for match in before if not self._only_moves_differences(match, differing)]
         if not self._flows:
             self._flows = [DataFlow(operators) for operators in self._undivided]
+        moved = moved_differences(self._flows, self._origins, before, parts, differing)
+        matches = [match for match in before if id(match.reference) not in moved]
         if self._is_rebuilt and not self._has_agreeing:
             self._has_agreeing = True
-            matches = self._with_agreeing(differing)
+            matches = self._with_agreeing(matches, differing)
             names = {key for match in matches if match.how == "value" for key in _names(match)}
             differing = {key for key in differing if key[:2] not in names}
         elif self._has_agreeing:
@@ -209,13 +210,12 @@ class TokenAlignment:
         is_same = _count_compared(parts) == count and len(matches) == len(before)
         return None if is_same else self._kept()
 
-    def _with_agreeing(self, differing: Set[RecordKey]) -> list[Match]:
+    def _with_agreeing(self, matches: Sequence[Match], differing: Set[RecordKey]) -> list[Match]:
         """Return the matches, and those of operators with results that agree; these replace doubtful matches.
 
         Of the added matches, the results are compared only.
         """
-        sides, matches = self._program
-        parts = self._compared.parts
+        sides, parts = self._program.sides, self._compared.parts
         doubtful = {
             id(operator)
             for match in matches
@@ -245,10 +245,6 @@ class TokenAlignment:
         wrong = with_other_inputs(
             self._flows, self._origins, kept, lambda a: (0, a.op_name, a.io, a.index) in differing
         )
-        for match in kept:
-            if id(match.reference) in wrong and moves_elements(match.reference.op_type):
-                for operator in (match.actual, match.reference):
-                    parts.update(dict.fromkeys(map(id, operator.records)))
         kept = [match for match in kept if id(match.reference) not in wrong]
         return sorted(kept, key=lambda match: match.reference.position)
 
@@ -296,20 +292,6 @@ class TokenAlignment:
             *(match for match in matches if replaced_by.isdisjoint((id(match.actual), id(match.reference)))),
             *added,
         ]
-
-    def _only_moves_differences(self, match: Match, differing: Set[RecordKey]) -> bool:
-        """Return True if a match only moves elements, and its inputs differ; or its results, if no input is compared.
-
-        Such a match may be wrong, and tells nothing: the next operator that computes shows the difference.
-
-        differing: as in `without_harmless`
-        """
-        if match.how == "mapping" or not moves_elements(match.reference.op_type):
-            return False
-        pairs = [(a, b) for a, b in match.inputs if a is not None and b is not None]
-        compared = [b for _, b in pairs if self._compared.parts.get(id(b)) is not None]
-        checked = compared or [b for _, b in match.outputs if b is not None]
-        return any((1, record.op_name, record.io, record.index) in differing for record in checked)
 
     def _of_calls(self, match: Match) -> tuple[dict[int, Operator], dict[int, Operator]]:
         """Return the two operators of a match in all calls, by index of the call."""

@@ -218,7 +218,8 @@ class InputJudge:
             return _JudgedInput(border.pair, border.causes, noise, border if border.causes else None)
         if difference.measure is not None and difference.verdict != "structure":
             earlier_noise = state.known.largest if is_of_module(b) else None
-            verdict, reason = state.judge.of_input(a, b, difference, earlier_noise)
+            rounded_to = state.differences.rounded_type(a, b) if self._kind_of(match, b) == "parameter" else None
+            verdict, reason = state.judge.of_input(a, b, difference, earlier_noise, rounded_to)
             if verdict == "different" and state.modules.may_have_drifted(b, difference.measure):
                 verdict, reason = "undecided", DRIFTED
             pair = replace(pair, verdict=verdict, reason=reason)

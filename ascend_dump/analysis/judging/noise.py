@@ -65,11 +65,17 @@ class NoiseJudge:
         self.of_parts = False
 
     def of_input(
-        self, a: Record, b: Record, difference: Difference, earlier: Optional[InputNoise] = None
+        self,
+        a: Record,
+        b: Record,
+        difference: Difference,
+        earlier: Optional[InputNoise] = None,
+        rounded_to: Optional[str] = None,
     ) -> tuple[str, str]:
         """Return the verdict on an input that no recorded operator produced, and the reason.
 
-        earlier: the noise of a tensor that it may be computed from by functions that are not recorded
+        earlier     the noise of a tensor that it may be computed from by functions that are not recorded
+        rounded_to  the type to which one program rounded it, if it was cast back since
         """
         assert difference.measure is not None
         rules = self._rules.of(b.op_name, b.op_type)
@@ -83,7 +89,8 @@ class NoiseJudge:
         if earlier is not None and not size:
             noise = _added([earlier], difference.measure.rms)
         between = math.sqrt(max(rounding.operators, 1))
-        verdict = judge(difference.measure, type_of(a, b), rules, cast=difference.cast, noise=noise, between=between)
+        dtype, is_cast = rounded_to or type_of(a, b), difference.cast or rounded_to is not None
+        verdict = judge(difference.measure, dtype, rules, cast=is_cast, noise=noise, between=between)
         return self._adjusted(difference, verdict, b)
 
     def of_border(

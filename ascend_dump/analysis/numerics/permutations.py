@@ -50,9 +50,9 @@ def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False)
 
     if array.size != target.size or array.dtype.kind not in "fV" or target.dtype.kind not in "fV" or not array.size:
         return None
-    flat = target.astype(np.float64).reshape(-1)
+    with np.errstate(invalid="ignore"):  # memory without a value may be a signaling NaN
+        flat, values = target.astype(np.float64).reshape(-1), array.astype(np.float64)
     norm = float(np.linalg.norm(flat[np.isfinite(flat)]))
-    values = array.astype(np.float64)
 
     def distance_of(layout: Rearrangement) -> float:
         with np.errstate(invalid="ignore"):

@@ -179,6 +179,20 @@ class Differences:
             return Difference("equal", contents=identities, layout=layout)
         return Difference("different", "", identities, numbers, lower, cast, layout)
 
+    def rounded_type(self, a: Record, b: Record) -> Optional[str]:
+        """Return the type to which one of two programs rounds its parameters; None if both compute in one type.
+
+        A parameter that was rounded may be cast back before it is read, as norms do. Then its type is the wider one on
+        both sides.
+        """
+        kinds = {} if self.cast is None else {dtype: float_kind(dtype or "") for dtype in self.cast}
+        units = {dtype: kind.unit for dtype, kind in kinds.items() if kind is not None}
+        own = float_kind(type_of(a, b))
+        if len(units) < 2 or own is None:
+            return None
+        coarser = max(units, key=lambda dtype: units[dtype])
+        return coarser if units[coarser] > own.unit else None
+
     def _is_rounded_later(self, a: Record, b: Record) -> bool:
         """Return True if the side with the finer type also has the same tensor in the type of the other side."""
         kinds = [float_kind(record.dtype or "") for record in (a, b)]

@@ -29,7 +29,7 @@ SMALL = {
 
 def made(name: str, **settings: Any) -> Any:
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**SMALL, **settings)
+    config = getattr(transformers, f"{name}Config")(**{**SMALL, **settings})
     return getattr(transformers, f"{name}ForCausalLM")(config).eval()
 
 
@@ -79,14 +79,31 @@ def test_another_weight_of_a_norm_of_queries(tmp_path: Path) -> None:
     assert origin.module == "model.layers.0.self_attn.q_norm"
 
 
+#: Sizes of latent attention, in which queries and keys are made of several parts.
+LATENT = {
+    "kv_lora_rank": 12,
+    "q_lora_rank": 10,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "num_key_value_heads": 4,
+    "layer_types": ["full_attention"] * 2,
+}
+
+
 def test_another_scale_in_other_attention(tmp_path: Path) -> None:
-    """Keys that only one kind of attention repeats tell nothing: the attention is named, and no copy of its inputs."""
-    right, wrong = made("Llama"), made("Llama")
-    for model in (right, wrong):
-        model.config.layer_types = ["full_attention"] * 2
+    """Operators that only one kind of attention needs tell nothing: the attention is named, and no part of a tensor."""
+    right, wrong = made("DeepseekV3", **LATENT), made("DeepseekV3", **LATENT)
     wrong.set_attn_implementation("sdpa")
     assert compared(tmp_path / "right", wrong, right, (7, 9)).verdict in ("equal", "noise")
     wrong.model.layers[1].self_attn.scaling *= 1.3
     [origin, *_] = compared(tmp_path / "wrong", wrong, right, (7, 9)).origins
     assert origin.module == "model.layers.1.self_attn"
-    assert "scaled_dot_product" in origin.pair.record.op_type
+    assert "sdpa_attention.py" in origin.pair.record.source, "where the scale is an argument of an operator"

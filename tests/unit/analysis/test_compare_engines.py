@@ -141,7 +141,13 @@ class Engine(nn.Module):  # type: ignore[misc]
 
 
 def compared(
-    tmp_path: Path, fault: Any = None, dtype: Any = torch.float32, *, chooses: bool = False, trains_in: Any = None
+    tmp_path: Path,
+    fault: Any = None,
+    dtype: Any = torch.float32,
+    *,
+    chooses: bool = False,
+    trains_in: Any = None,
+    both: Any = None,
 ) -> Any:
     """Compare an engine, which runs a prompt and then single tokens, with a trainer.
 
@@ -149,12 +155,15 @@ def compared(
     chooses  the engine keeps a copy of the logits, divides them by a temperature, draws the next token, and counts its
              tokens; the trainer computes a loss
     trains_in  the type of the trainer, if it has another one
+    both     changes the engine and the trainer
     """
     ids = torch.randint(1, VOCABULARY, (11,), generator=torch.Generator().manual_seed(3))
     trainer = Trainer().to(dtype)
     engine = Engine(trainer).to(dtype)
     if trains_in is not None:
         engine, trainer = copy.deepcopy(engine), trainer.to(trains_in)
+    if both is not None:
+        both(engine, trainer)
     if fault is not None:
         fault(engine)
     with torch.no_grad(), ascend_dump.capture(engine, path=tmp_path / "engine", steps="0-9"):
@@ -287,6 +296,59 @@ def test_a_trainer_in_a_narrower_type(tmp_path: Path) -> None:
     faulty = compared(tmp_path / "faulty", scales, trains_in=torch.bfloat16)
     assert faulty.verdict == "different"
     assert faulty.origins[0].module in ("blocks.1.attention", "layers.1.attention")
+
+
+def test_weights_of_norms_that_a_trainer_in_a_narrower_type_rounded(tmp_path: Path) -> None:
+    """They are cast back before they are read, and differ by a rounding to the type of the trainer."""
+
+    def widens(engine: Any, trainer: Any) -> None:
+        for norm in (*(layer.norm for layer in trainer.layers), trainer.norm):
+            norm.rounds_once = True
+
+    comparison = compared(tmp_path / "right", trains_in=torch.bfloat16, both=widens)
+    assert comparison.origins == ()
+    assert comparison.verdict == "noise", comparison.counts
+
+    def scales(engine: Any) -> None:
+        engine.blocks[1].norm.weight.data *= 1.2
+
+    [origin, *_] = compared(tmp_path / "scaled", scales, trains_in=torch.bfloat16, both=widens).origins
+    assert (origin.kind, origin.module) == ("parameter", "blocks.1.norm")
+
+    def rounds(engine: Any) -> None:
+        for block in engine.blocks:
+            block.norm.weight.data = block.norm.weight.bfloat16().float()
+
+    # Programs of one type round no weights.
+    [origin, *_] = compared(tmp_path / "rounded", rounds, both=widens).origins
+    assert (origin.kind, origin.module) == ("parameter", "blocks.0.norm")
+
+
+def test_a_weight_of_a_norm_at_another_place_in_another_type(tmp_path: Path) -> None:
+    """The trainer multiplies its weight with values, and the engine values with its weight."""
+
+    def scales(engine: Any) -> None:
+        engine.blocks[1].norm.weight.data *= 1.2
+
+    [origin, *_] = compared(tmp_path, scales, trains_in=torch.bfloat16).origins
+    assert (origin.kind, origin.module) == ("parameter", "blocks.1.norm")
+
+
+def test_the_type_of_a_program_is_that_of_its_products(tmp_path: Path) -> None:
+    """Most operators compute in float32 on both sides."""
+
+    def lengthens(engine: Any, trainer: Any) -> None:
+        for norm in (*(layer.norm for layer in (*trainer.layers, *engine.blocks)), trainer.norm, engine.final_norm):
+            norm.forward = lambda x, norm=norm: Norm.forward(norm, negated(x.float()).to(x.dtype))
+
+    def negated(x: Any) -> Any:
+        for _ in range(12):
+            x = -x
+        return x
+
+    comparison = compared(tmp_path, trains_in=torch.bfloat16, both=lengthens)
+    assert comparison.origins == ()
+    assert comparison.verdict == "noise", comparison.counts
 
 
 @pytest.mark.parametrize("name", ["lm_head", "blocks.0.attention.qkv"])

@@ -138,3 +138,16 @@ def test_blocks_of_another_tensor_are_a_difference_of_structure() -> None:
     _, pair = compared(blocks, Stored(random_array(1, (1, 4, 3, 4), "f4"), "NHWC"))
     assert (pair.verdict, pair.measure) == ("structure", None)
     assert pair.reason == "shape [1, 1, 4, 4, 16] instead of [1, 4, 3, 4]"
+
+
+def test_signaling_nan_in_another_layout(tmp_path: Path) -> None:
+    """Memory that is not written yet may have any bits."""
+    torch = pytest.importorskip("torch")
+
+    values = torch.arange(24.0).view(4, 6)
+    values.view(torch.int32)[1, 2] = 0x7F800001
+    for name, x in (("actual", values), ("reference", values.t().contiguous())):
+        with ascend_dump.capture(path=tmp_path / name, quiet=True):
+            x.neg()
+    comparison = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
+    assert comparison.origins[0].pair.verdict == "structure"

@@ -323,6 +323,17 @@ def test_an_operator_that_runs_in_decoding_only(tmp_path: Path) -> None:
     assert origin.evidence[1] == "aten::mul runs in some calls of actual only, such as call 1"
 
 
+def test_a_rounding_in_decoding_only(tmp_path: Path) -> None:
+    """A cast changes values, so it is named, although it only copies elements."""
+    network = Network()
+    network.blocks[0].o.register_forward_hook(
+        lambda module, inputs, y: y.bfloat16().float() if y.shape[1] == 1 else None
+    )
+    origin = compared(tmp_path, network, requests(11)).origins[0]
+    assert (origin.op_type, origin.module) == ("aten::_to_copy", "blocks.0")
+    assert origin.evidence[1] == "aten::_to_copy runs in some calls of actual only, such as call 1"
+
+
 def test_positions_that_are_one_too_large(tmp_path: Path) -> None:
     network = Network()
     network.register_forward_pre_hook(

@@ -14,7 +14,6 @@ from ascend_dump.analysis.alignment.built_otherwise.products import is_product
 from ascend_dump.analysis.alignment.token_groups import computes_floats
 from ascend_dump.analysis.alignment.token_parts import ChosenWays, CommonTokens, TensorOfCalls, distance, pair_parts
 from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, InputSource
@@ -191,8 +190,7 @@ def with_other_inputs(
     """Return the `id` of the reference operator of each match that is wrong: it reads another tensor on each side.
 
     An input of one side is the result of an operator with a sure partner, but the input of the other side is not the
-    result of this partner, and the inputs differ. Operators that only move elements are wrong if their inputs differ:
-    they tell nothing about the difference, and the next operator that computes shows it.
+    result of this partner, and the inputs differ.
 
     flows      the data flow of the base call of each side
     positions  for each side and operator: its position in the data flow, which a divided operator shares
@@ -215,8 +213,6 @@ def with_other_inputs(
             a = pair[0]
             if a is None or pair[1] is None or not differs(a):
                 continue
-            if moves_elements(match.reference.op_type):
-                wrong.add(id(match.reference))
             makers = [_made_at(of_side, record) for of_side, record in zip(sources, pair)]
             if any(makers[1 - side] not in partners[side].get(makers[side], makers) for side in (0, 1)):
                 wrong.add(id(match.reference))
