@@ -15,6 +15,7 @@ from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS_UNDEFINED,
     MAYBE_REARRANGED,
     NO_VALUE_YET,
+    SAME_CONSTANT,
     Caller,
     OperatorPair,
     OuterGradient,
@@ -140,6 +141,8 @@ class InputJudge:
             return _JudgedInput(pair, state.known.causes_of(difference.contents))
         if (storage_of(a), storage_of(b)) in state.cast_memory and is_no_value(a) and is_no_value(b):
             return _JudgedInput(replace(pair, verdict="noise", reason=NO_VALUE_YET))
+        if state.is_same_constant(a, b, difference):
+            return _JudgedInput(replace(pair, verdict="noise", reason=SAME_CONSTANT))
         if state.is_cast(difference):
             difference = difference.of_values()
             pair = replace(pair, verdict="different", reason="")

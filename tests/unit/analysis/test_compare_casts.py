@@ -171,33 +171,3 @@ def test_another_layout_in_memory_is_no_sign_of_moved_elements(tmp_path: Path) -
 
     sides = of(tmp_path / "actual", -1, torch.channels_last), of(tmp_path / "reference", 1, torch.contiguous_format)
     assert [origin.op_type for origin in ascend_dump.compare(*sides).origins] == ["aten::mul"]
-
-
-def test_a_constant_of_a_list_in_the_type_of_a_product_is_no_origin(tmp_path: Path) -> None:
-    """No recorded operator makes it. Another constant is an origin."""
-
-    class Weighted(torch.nn.Module):
-        last = 2.0
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.products = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(4))
-
-        def forward(self, x: Any) -> Any:
-            for product in self.products:
-                y = product(x)
-                x = x + y * torch.tensor([1.0, self.last] * 8, dtype=y.dtype)
-            return x
-
-    def of(path: Path, *, cast: bool, last: float = 2.0) -> Path:
-        torch.manual_seed(0)
-        network, x = Weighted(), torch.randn(8, 16)
-        network.last = last
-        with ascend_dump.capture(network, path=path, quiet=True), torch.autocast("cpu", torch.bfloat16, enabled=cast):
-            network(x)
-        return path
-
-    reference = of(tmp_path / "reference", cast=True)
-    assert ascend_dump.compare(of(tmp_path / "right", cast=False), reference).origins == ()
-    wrong = ascend_dump.compare(of(tmp_path / "wrong", cast=False, last=3.0), reference)
-    assert [origin.op_type for origin in wrong.origins] == ["aten::lift_fresh"]
