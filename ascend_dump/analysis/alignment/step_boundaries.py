@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby
+from typing import Optional
 
 from ascend_dump.analysis.alignment.ranks_and_steps import Key, Steps
+from ascend_dump.analysis.numerics.statistics_bounds import bounds, rounded_statistics
 from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
 
-__all__ = ["OperatorSteps", "divided_steps", "may_be_divided"]
+__all__ = ["OperatorSteps", "are_parts_of_batches", "divided_steps", "may_be_divided", "may_be_parts_of_batches"]
 
 #: Minimum ratio of the record counts of two paired steps from which the larger one may cover several steps.
 _MIN_RATIO = 1.5
@@ -67,3 +71,68 @@ def _split_by_passes(operators: Sequence[Operator], counts: Iterator[int]) -> It
             remaining -= 1
         part += [replace(operator, position=len(part) + index) for index, operator in enumerate(run)]
     yield part
+
+
+def may_be_parts_of_batches(steps: Steps) -> bool:
+    """Return True if one side has more steps, so that they may be calls with parts of the batches of the other side."""
+    counts = [sum(1 for _, *pair in steps if pair[side]) for side in (0, 1)]
+    return min(counts) > 0 and max(counts) >= 2 * min(counts)
+
+
+def are_parts_of_batches(steps: OperatorSteps) -> bool:
+    """Return True if a training calls its model with parts of a batch, one step each, and the other with all of it.
+
+    The first steps decide: together, the inputs of the calls are the input of the other side, and no update lies
+    between the calls.
+    """
+    sides = [[operators for _, *pair in steps if (operators := pair[side])] for side in (0, 1)]
+    finer, coarser = sides if len(sides[0]) > len(sides[1]) else sides[::-1]
+    whole = _inputs_by_name(coarser[0])
+    if not all(any(operator.phase == "backward" for operator in side[0]) for side in sides):
+        return False
+    key = next((key for key, part in _inputs_by_name(finer[0]).items() if _is_part(part, whole.get(key))), None)
+    if key is None:
+        return False
+    parts: list[Record] = []
+    rows, total = 0, (whole[key].shape or (0,))[0]
+    for operators in finer:
+        part = _inputs_by_name(operators).get(key)
+        if part is None or not _is_part(part, whole[key]):
+            return False
+        parts.append(part)
+        rows += (part.shape or (0,))[0]
+        if rows >= total:
+            break
+    return rows == total and _have_equal_statistics(parts, whole[key]) and not _is_updated(*finer[:2])
+
+
+def _inputs_by_name(operators: Sequence[Operator]) -> dict[tuple[str, int], Record]:
+    return {(record.op_name, record.index): record for operator in operators for record in operator.inputs}
+
+
+def _is_part(part: Record, whole: Optional[Record]) -> bool:
+    """Return True if one tensor has fewer rows than the other, and the same shape otherwise."""
+    if whole is None or not part.shape or not whole.shape or part.dtype != whole.dtype:
+        return False
+    return part.shape[0] < whole.shape[0] and part.shape[1:] == whole.shape[1:]
+
+
+def _have_equal_statistics(parts: Sequence[Record], whole: Record) -> bool:
+    try:
+        return not bounds(rounded_statistics(*parts), rounded_statistics(whole), whole.dtype or "").unequal
+    except AscendDumpError:
+        return False
+
+
+def _is_updated(first: Sequence[Operator], second: Sequence[Operator]) -> bool:
+    """Return True if a parameter of the forward pass has another content in the next step."""
+    contents = [
+        {
+            (record.op_name, record.index): record.content
+            for operator in operators
+            for record in operator.inputs
+            if operator.phase == "forward" and record.parameter and record.content is not None
+        }
+        for operators in (first, second)
+    ]
+    return any(content != contents[1].get(key, content) for key, content in contents[0].items())

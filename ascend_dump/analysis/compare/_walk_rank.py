@@ -18,7 +18,13 @@ from ascend_dump.analysis.alignment.ranks_and_steps import (
 )
 from ascend_dump.analysis.alignment.rows import RowFinder
 from ascend_dump.analysis.alignment.shards import Portions
-from ascend_dump.analysis.alignment.step_boundaries import divided_steps, may_be_divided
+from ascend_dump.analysis.alignment.step_boundaries import (
+    OperatorSteps,
+    are_parts_of_batches,
+    divided_steps,
+    may_be_divided,
+    may_be_parts_of_batches,
+)
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._on_executor import RankResult
 from ascend_dump.analysis.compare._token_results import token_results, unexplained_results
@@ -49,6 +55,10 @@ __all__ = ["Work", "compare_rank", "compare_tokens"]
 _MOST_WALKS = 3
 #: Minimum number of calls of modules of one class that show the type in which a program computes.
 _FEW_CALLS = 3
+_PARTS_OF_BATCHES = (
+    "one side calls the model with parts of the batch, and each call is a step, so no steps correspond: "
+    'capture both with options={"step": "optimizer"}'
+)
 _Result = TypeVar("_Result")
 #: A generator of a result that yields once for each piece of work.
 Work = Generator[object, None, _Result]
@@ -76,6 +86,10 @@ def compare_rank(
     row_finder: Optional[RowFinder] = None,
 ) -> Work[RankResult]:
     """Return the result of one rank. steps: the steps of both sides, in the order in which they are compared."""
+    if group is None and (row_finder is None or not row_finder.has_rows) and may_be_parts_of_batches(steps):
+        with_operators = [(key, operators_in(a, made_of[0]), operators_in(b, made_of[1])) for key, a, b in steps]
+        if are_parts_of_batches(with_operators):
+            return _result_of_parts(with_operators)
     divergence = Divergence(rules, Rerun(rules) if replay else None)
     progress = _RankProgress([], Counter(), Counter(), [], set())
     parts = progress.parts
@@ -109,6 +123,22 @@ def compare_rank(
     crossed, mapped = progress.crossings, sorted(progress.mapped)
     aligned = () if row_finder is None else row_finder.notes()
     return RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt(), aligned)
+
+
+def _result_of_parts(steps: OperatorSteps) -> RankResult:
+    """Return the result of a rank of which no steps correspond: no record has a partner."""
+    parts: list[Sequence[Pair]] = []
+    for _, *sides in steps:
+        pairs: list[Pair] = []
+        for side, operators in enumerate(sides):
+            for record in (record for operator in operators for record in operator.records):
+                verdict, reason = "unmatched", _PARTS_OF_BATCHES
+                if record.error is not None:
+                    verdict, reason = "unreadable", str(record.error)
+                records = (record, None) if side == 0 else (None, record)
+                pairs.append(Pair(*records, "", 0.0, verdict, reason))
+        parts.append(pairs)
+    return RankResult(parts, [], [], (0, 0), (0, 0), [], False, [], [], (_PARTS_OF_BATCHES,))
 
 
 def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment: TokenAlignment) -> Work[RankResult]:

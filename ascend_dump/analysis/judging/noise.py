@@ -31,7 +31,7 @@ from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.permutations import IDENTITY
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
 from ascend_dump.analysis.operators.arguments import tensors_among
-from ascend_dump.analysis.operators.names import element_rule, operation
+from ascend_dump.analysis.operators.names import element_rule, moves_elements, operation
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import (
     EXPONENTIALS,
@@ -373,6 +373,9 @@ def _noise_in(operator: Operator, noise: Sequence[InputNoise], output: Measure, 
             # Terms with different signs cancel: the sum is smaller than its terms, but its error is not.
             share = max(1.0, source.measure.count / max(output.count, 1))
             natural = max(natural, source.measure.rms * math.sqrt(share))
+        if source.bounds and moves_elements(operator.function):
+            # Elements keep their errors, which may be much larger than the elements of a slice.
+            natural = max(natural, source.measure.rms)
         if exact:
             # Elements that flip in the inputs may flip in the output.
             size += source.measure.share

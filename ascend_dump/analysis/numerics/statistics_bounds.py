@@ -84,6 +84,8 @@ def bounds(actual: RoundedStatistics, reference: RoundedStatistics, dtype: str) 
     top = max(
         (abs(float(value)) for value in (b.max, b.min) if value is not None and math.isfinite(value)), default=0.0
     )
+    # If there is no norm, for example because of a mask of -Inf, the largest element shows the size of the others.
+    rms = rms or top
     return Measure(
         count=count,
         unequal=1 if largest or nonfinite else 0,

@@ -113,12 +113,11 @@ class ModuleCalls:
         """
         is_small = not measure.nonfinite and measure.rel_l2 <= _MOST_DRIFT
         has_rounded = self._has_drifted or (self._is_rounded and (record.run, record.step) != self._step)
-        has_drifted = is_of_module(record) and has_rounded and is_small
-        return has_drifted and not self._without_gradient
+        return is_of_module(record) and has_rounded and is_small
 
     def agreed_in(self, record: Record) -> Optional[int]:
         """Return the step before that of a call; None if a wrong call is known, in this step or an earlier one."""
-        if not is_of_module(record) or self._origins or self._alone or self._without_gradient:
+        if not is_of_module(record) or self._origins or self._alone:
             return None
         is_same = (record.run, record.step) == self._step
         before = self._before if is_same else self._step

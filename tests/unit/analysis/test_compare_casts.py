@@ -171,3 +171,33 @@ def test_another_layout_in_memory_is_no_sign_of_moved_elements(tmp_path: Path) -
 
     sides = of(tmp_path / "actual", -1, torch.channels_last), of(tmp_path / "reference", 1, torch.contiguous_format)
     assert [origin.op_type for origin in ascend_dump.compare(*sides).origins] == ["aten::mul"]
+
+
+@pytest.mark.parametrize("count", [0, 16])
+def test_a_constant_of_a_list_in_the_type_of_a_product_is_no_origin(tmp_path: Path, count: int) -> None:
+    """No recorded operator makes it; caches begin as an empty one. Another product is an origin."""
+
+    class Cached(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.products = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(4))
+
+        def forward(self, x: Any) -> Any:
+            for product in self.products:
+                y = product(x.square().mean(-1, keepdim=True).rsqrt() * x.sin().cos().tanh())
+                cache = torch.tensor([2.0] * count, dtype=y.dtype)
+                x = x + torch.cat([cache, y.reshape(-1)])[count:].reshape(x.shape)
+            return x
+
+    def of(path: Path, *, cast: bool, factor: float = 1.0) -> Path:
+        torch.manual_seed(0)
+        network, x = Cached(), torch.randn(8, 16)
+        network.products[1].weight.data.mul_(factor)
+        with ascend_dump.capture(network, path=path, quiet=True), torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            network(x)
+        return path
+
+    reference = of(tmp_path / "reference", cast=True)
+    assert ascend_dump.compare(of(tmp_path / "right", cast=False), reference).origins == ()
+    wrong = ascend_dump.compare(of(tmp_path / "wrong", cast=False, factor=1.5), reference)
+    assert [origin.module for origin in wrong.origins] == ["products.1"]

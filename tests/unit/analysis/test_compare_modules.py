@@ -219,22 +219,31 @@ def test_a_branch_that_is_switched_off_at_first_is_the_origin_of_later_steps(tmp
     assert [(origin.step, origin.module) for origin in found.origins] == [(0, "blocks.1.between")]
 
 
-def test_a_gradient_that_ends_inside_of_a_module_explains_its_parameters_later(tmp_path: Path) -> None:
-    """The module adds so little that its gradient agrees, but its parameters get no gradient, and decay."""
+class Little(torch.nn.Module):
+    """Adds so little that values and gradients around the inner layer agree, though that layer learns."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.ends = torch.nn.Linear(16, 16), False
+        self.inner.weight.register_hook(lambda gradient: gradient * 1e9)
+
+    def forward(self, x: Any) -> Any:
+        y = 1e-9 * self.inner(x)
+        return functional.gelu(x) + (y.detach() if self.ends else y)
+
+
+def test_a_gradient_that_ends_inside_of_a_module_explains_its_parameters_later(tmp_path: Path) -> None:
     def little(network: Any) -> None:
-        network.blocks[1].share = 1e-9
-        network.blocks[1].up.weight.register_hook(lambda gradient: gradient * 1e9)
+        network.blocks[1].between = Little()
 
     def ending(network: Any) -> None:
         little(network)
-        network.blocks[1].between = lambda x: functional.gelu(x).detach()
+        network.blocks[1].between.ends = True
 
-    sides = dump(tmp_path / "actual", ending), dump(tmp_path / "reference", little)
-    found = ascend_dump.compare(*sides)
-    assert [(origin.kind, origin.step, origin.op_name) for origin in found.origins] == [
-        ("structure", 0, "blocks.1.up/backward_0")
-    ]
+    found = ascend_dump.compare(dump(tmp_path / "actual", ending), dump(tmp_path / "reference", little))
+    assert places(found.origins) == [("structure", "blocks.1.between.inner/backward_0", 0)]
+    [later] = [pair for pair in found.pairs if pair.verdict == "different"]
+    assert (later.record.step, later.record.op_name, later.explained) == (1, "blocks.1.between.inner/forward_0", True)
 
 
 class Normed(torch.nn.Module):

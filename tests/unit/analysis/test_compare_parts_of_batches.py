@@ -43,23 +43,32 @@ def train(
     loss: Callable[[Any, Any], Any] = ctc,
     parts: int = 1,
     rate: float = 0.01,
+    per_call: bool = False,
+    updates_each: bool = False,
+    shift: float = 0.0,
     **settings: Any,
 ) -> Path:
+    """per_call: a step per call of the model; updates_each: an update after each call; shift: added to the data."""
     torch.manual_seed(0)
     network = Network()
     change(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate, foreach=False)
     torch.manual_seed(1)
-    with ascend_dump.capture(network, path=path, mode="all", quiet=True, options={"step": "optimizer"}, **settings):
+    settings = {"steps": "all"} | settings if per_call else {"options": {"step": "optimizer"}} | settings
+    with ascend_dump.capture(network, path=path, mode="all", quiet=True, **settings):
         for _ in range(2):
-            batch, targets = torch.randn(4, LENGTH, WIDTH), torch.randint(1, CLASSES, (4, 3))
+            batch, targets = torch.randn(4, LENGTH, WIDTH) + shift, torch.randint(1, CLASSES, (4, 3))
             total = 0.0
             for x, y in zip(batch.chunk(parts), targets.chunk(parts)):
                 term = loss(network(x), y) / parts
                 term.backward()
                 total = total + term.detach()
-            optimizer.step()
-            optimizer.zero_grad()
+                if updates_each:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            if not updates_each:
+                optimizer.step()
+                optimizer.zero_grad()
     return path
 
 
@@ -95,6 +104,26 @@ def test_a_batch_in_parts_is_no_origin(tmp_path: Path) -> None:
     found = ascend_dump.compare(actual, train(tmp_path / "reference", loss=square))
     assert found.origins == ()
     assert "different" not in found.counts
+
+
+@pytest.mark.parametrize("settings", [{"data": "tensor"}, {"data": "stats"}, {"level": "module"}], ids=str)
+def test_calls_with_parts_of_a_batch_have_no_partner_and_no_origin(tmp_path: Path, settings: dict[str, str]) -> None:
+    """With other data, they are no parts of that batch."""
+    reference = train(tmp_path / "reference", loss=square, per_call=True, **settings)
+    actual = train(tmp_path / "actual", loss=square, parts=2, per_call=True, **settings)
+    for sides in ((actual, reference), (reference, actual)):
+        found = ascend_dump.compare(*sides)
+        assert (found.verdict, found.origins, {*found.counts}) == ("unmatched", (), {"unmatched"})
+        assert len(found.aligned) == 1
+        assert 'options={"step": "optimizer"}' in found.aligned[0]
+    other = train(tmp_path / "other", loss=square, parts=2, per_call=True, shift=1.0, **settings)
+    assert ascend_dump.compare(other, reference).origins
+
+
+def test_an_update_after_each_part_of_a_batch_is_no_sum_of_gradients(tmp_path: Path) -> None:
+    reference = train(tmp_path / "reference", loss=square, per_call=True)
+    actual = train(tmp_path / "actual", loss=square, parts=2, per_call=True, updates_each=True)
+    assert ascend_dump.compare(actual, reference).origins
 
 
 def test_a_sum_of_losses_that_is_wrong_is_an_origin(tmp_path: Path) -> None:

@@ -159,3 +159,40 @@ def test_elements_in_another_order_and_shape_are_the_origin_of_what_a_norm_retur
     )
     assert found.origins[0].kind == "wiring"
     assert found.origins[0].module == ""
+
+
+def small_part(x: Tensor) -> Tensor:
+    return (3 * x)[32:64]
+
+
+def masked(x: Tensor) -> Tensor:
+    return (3 * x).masked_fill(torch.arange(96) < 48, -torch.inf)
+
+
+@pytest.mark.parametrize("function", [small_part, masked])
+def test_rounding_is_relative_to_the_elements_that_it_comes_from(
+    tmp_path: Path, function: Callable[[Tensor], Tensor]
+) -> None:
+    """A slice may contain small elements only, and beside -Inf there is no norm. A sum behind it is an origin."""
+
+    class Scaled(nn.Module):
+        added = 0.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return function(x) + self.added
+
+    def of(path: Path, rounding: float, added: float) -> Path:
+        torch.manual_seed(0)
+        x, noise = torch.randn(96), rounding * torch.randn(96)
+        x[32:64] *= 1e-12
+        network = Scaled()
+        network.added = added
+        with ascend_dump.capture(network, path=path, data="stats", quiet=True):
+            network(x + noise)
+        return path
+
+    reference = of(tmp_path / "reference", 0.0, 0.0)
+    right = ascend_dump.compare(of(tmp_path / "right", 3e-6, 0.0), reference)
+    assert (right.origins, right.verdict) == ((), "undecided")
+    wrong = ascend_dump.compare(of(tmp_path / "wrong", 3e-6, 0.5), reference)
+    assert [origin.op_type for origin in wrong.origins] == ["aten::add"]
