@@ -1,8 +1,9 @@
 """Find pairs of operators that only move elements, and move differences that begin before them.
 
 Such a pair may be wrong, as programs move elements for reasons of their own. It tells nothing: the next operator that
-computes shows the difference. But a pair is kept if the difference begins at its input: then it has all elements of a
-result that agrees, and something between changed them or their order.
+computes shows the difference. But a pair is kept if the difference begins at its input. Either the input has all
+elements of a result that agrees, and something between changed them or their order. Or one side reads an input
+of the program, such as positions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Optional
 
 from ascend_dump.analysis.alignment.built_otherwise.borders import RecordKey
+from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, InputSource, Made
 from ascend_dump.analysis.pairing.same_framework import Match, RecordPair
@@ -46,7 +48,9 @@ def moved_differences(
         inputs = [(a, b) for a, b in match.inputs if b is not None and parts.get(id(b)) is not None]
         differing_pairs = [pair for pair in inputs or match.outputs if _differs(pair[1], differing)]
         if differing_pairs and not any(
-            _ends(flows, positions, match, pair) in agreeing for pair in differing_pairs if pair in inputs
+            (ends := _ends(flows, positions, match, pair)) in agreeing or OUTSIDE in ends
+            for pair in differing_pairs
+            if pair in inputs
         ):
             moved.add(id(match.reference))
     return moved
@@ -75,13 +79,14 @@ def _ends(
 def _computed_at(flow: DataFlow, sources: Sequence[InputSource], record: Optional[Record]) -> Optional[int]:
     """Return the position of the operator whose result has the elements of an input, maybe in another order.
 
-    None if the input has only some of these elements, or if it has those of several results.
+    None if the input has only some of these elements, or if it has those of several results. OUTSIDE for integers that
+    no operator made; floats from outside may be a cache, of which programs read other parts.
     """
     source = next((source for source in sources if source.record is record), None)
     while source is not None and record is not None:
         made = _made(source)
         if made is None:
-            return None
+            return OUTSIDE if float_kind(record.dtype or "") is None else None
         operator = flow.operators[made.position]
         if not moves_elements(operator.op_type):
             return made.position if operator.outputs and _size(operator.outputs[0]) == _size(record) else None
