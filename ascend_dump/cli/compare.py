@@ -296,7 +296,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     from ascend_dump.report.findings import comparison_notes
 
     yield from comparison_notes(comparison)
-    if not comparison.has_partners:
+    if not comparison.has_partners and not comparison.aligned:
         yield "no tensor has a partner on the other side: are these dumps of two programs, steps or ranks?"
 
 

@@ -135,8 +135,8 @@ def _result_of_parts(steps: OperatorSteps) -> RankResult:
                 verdict, reason = "unmatched", _PARTS_OF_BATCHES
                 if record.error is not None:
                     verdict, reason = "unreadable", str(record.error)
-                records = (record, None) if side == 0 else (None, record)
-                pairs.append(Pair(*records, "", 0.0, verdict, reason))
+                actual, reference = (record, None) if side == 0 else (None, record)
+                pairs.append(Pair(actual, reference, "", 0.0, verdict, reason))
         parts.append(pairs)
     return RankResult(parts, [], [], (0, 0), (0, 0), [], False, [], [], (_PARTS_OF_BATCHES,))
 

@@ -29,9 +29,23 @@ class Layers(torch.nn.Module):
         return x
 
 
-def dump(path: Path, *, cast: bool, wrong: bool = False, steps: int = 2, **settings: Any) -> Path:
+class Twice(torch.autograd.Function):
+    """Doubles a gradient."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: Any) -> Any:
+        return 2 * gradient
+
+
+def dump(path: Path, *, cast: bool, wrong: bool = False, twice: bool = False, steps: int = 2, **settings: Any) -> Path:
     torch.manual_seed(0)
     network, x = Layers(), torch.randn(8, 16)
+    if twice:
+        network.products[2].register_forward_hook(lambda _module, _inputs, output: Twice.apply(output))
     if wrong:
         network.products[1].weight.data.mul_(1.5)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
@@ -52,6 +66,15 @@ def test_autocast_is_no_origin_and_hides_none(tmp_path: Path, settings: dict[str
     assert (right.origins, right.verdict in ("noise", "undecided", "unmatched")) == ((), True)
     wrong = ascend_dump.compare(dump(tmp_path / "wrong", cast=False, wrong=True, **settings), reference)
     assert (wrong.origins[0].module, wrong.origins[0].step) == ("products.1", 0)
+
+
+def test_a_doubled_gradient_behind_a_cast_is_an_origin_with_statistics(tmp_path: Path) -> None:
+    """It is as far off as what follows from it, though other inputs allow for much rounding."""
+    reference = dump(tmp_path / "reference", cast=True, data="stats")
+    found = ascend_dump.compare(dump(tmp_path / "actual", cast=False, twice=True, data="stats"), reference)
+    assert ("aten::mul", 0, "backward") in [
+        (origin.op_type, origin.step, origin.pair.record.phase) for origin in found.origins
+    ]
 
 
 class Tied(torch.nn.Module):

@@ -8,6 +8,7 @@ from typing import Any, Callable
 import pytest
 
 import ascend_dump
+from ascend_dump.cli import main
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("rapidfuzz")
@@ -107,7 +108,9 @@ def test_a_batch_in_parts_is_no_origin(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"data": "tensor"}, {"data": "stats"}, {"level": "module"}], ids=str)
-def test_calls_with_parts_of_a_batch_have_no_partner_and_no_origin(tmp_path: Path, settings: dict[str, str]) -> None:
+def test_calls_with_parts_of_a_batch_have_no_partner_and_no_origin(
+    tmp_path: Path, settings: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """With other data, they are no parts of that batch."""
     reference = train(tmp_path / "reference", loss=square, per_call=True, **settings)
     actual = train(tmp_path / "actual", loss=square, parts=2, per_call=True, **settings)
@@ -116,6 +119,10 @@ def test_calls_with_parts_of_a_batch_have_no_partner_and_no_origin(tmp_path: Pat
         assert (found.verdict, found.origins, {*found.counts}) == ("unmatched", (), {"unmatched"})
         assert len(found.aligned) == 1
         assert 'options={"step": "optimizer"}' in found.aligned[0]
+    main(["compare", str(actual), str(reference)])
+    printed = capsys.readouterr().out
+    assert "each call is a step" in printed
+    assert "has a partner" not in printed
     other = train(tmp_path / "other", loss=square, parts=2, per_call=True, shift=1.0, **settings)
     assert ascend_dump.compare(other, reference).origins
 
