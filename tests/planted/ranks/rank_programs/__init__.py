@@ -1,0 +1,1 @@
+"""Distributed programs of PyTorch on gloo, healthy and with planted faults."""

@@ -1,0 +1,1 @@
+"""Rollouts and trainers: correct pairs, and pairs with one planted fault."""
