@@ -110,6 +110,9 @@ class EnteredStretch:
                     causes.add(before.number)
             entered[stretch.order] = frozenset(causes)
             noise_causes = NO_ORIGINS.union(*(source.noise.causes for source in stretch.entering.values()))
+            if noise_causes:
+                # The difference that leaves is larger than this noise explains.
+                noise_causes |= {stretch.number}
             causes_inside = entered[stretch.order] or noise_causes or stretch._earlier_origins()
             leaving[stretch.order] = causes_inside or frozenset({stretch.number})
         return leaving[self.order]
