@@ -47,7 +47,7 @@ print(rows.select(polars.len()).collect().item())
 
 
 class Run(NamedTuple):
-    """What a process took: seconds of processor and by the clock, and its most memory in MB."""
+    """The costs of a process: seconds of processor and by the clock, and its most memory in MB."""
 
     seconds: float
     wall: float

@@ -45,13 +45,13 @@ def here(root: Path) -> dict[str, bytes]:
 
 
 def there(store: Any) -> dict[str, bytes]:
-    """What is in the store, without the list of what was uploaded."""
+    """Return the files in the store, without the list of uploads."""
     found = {name[len("/bucket/run7/") :]: store.cat_file(name) for name in store.find("/bucket/run7")}
     return {name: data for name, data in found.items() if not name.startswith(".ascend-dump-pushed-")}
 
 
 def running(root: Path) -> None:
-    """What the manifest of a run says while its capture has not ended."""
+    """Write the manifest of a run with a capture that has not ended."""
     manifest = {"schema": "ascend-dump/host/1", "state": "running", "host": socket.gethostname(), "pid": os.getpid()}
     (root / RUN.parts[0] / RUN.parts[1] / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 

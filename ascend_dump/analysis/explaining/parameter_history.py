@@ -33,7 +33,9 @@ class ParameterHistory:
     def agreed_in(self, name: str, step: _Step) -> _Step:
         """Return the last step before `step` in which a parameter agreed; None if there is none."""
         steps = (self._agreed.get(name), self._equal)
-        return max((known for known in steps if known is not None and step is not None and known < step), default=None)
+        return max(
+            (agreed for agreed in steps if agreed is not None and step is not None and agreed < step), default=None
+        )
 
     def add_causes(self, name: str, step: _Step, causes: frozenset[OriginNumber]) -> None:
         if step is not None and name:
@@ -54,8 +56,8 @@ class ParameterHistory:
         """Return the origins of a parameter that differs: those of an earlier step, else those of earlier gradients."""
         if step is None:
             return NO_ORIGINS
-        known = self._causes.get(name)
-        if known is not None and known[0] < step:
-            return known[1]
+        since, causes = self._causes.get(name, (step, NO_ORIGINS))
+        if since < step:
+            return causes
         agreed = self.agreed_in(name, step)
         return NO_ORIGINS if agreed is None else self.earlier_gradients(step, agreed)

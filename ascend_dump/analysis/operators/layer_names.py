@@ -23,18 +23,18 @@ def layers_of_other_names(parts: Iterable[Operator], whole: Iterable[Operator]) 
 
     parts, whole: the operators of the first step that both sides have
     """
-    own, others = _contents(parts), _contents(whole)
+    contents, whole_contents = _contents(parts), _contents(whole)
     names: dict[Any, list[str]] = {}
-    for name, content in others.items():
+    for name, content in whole_contents.items():
         names.setdefault(content, []).append(name)
     paths: dict[str, set[str]] = {}
-    for name, content in own.items():
+    for name, content in contents.items():
         same = names.get(content, [])
         if name in same or len(same) != 1:
-            continue  # equal as it is, not known on the other side, or a content that says nothing, such as zeros
-        path, other = _without_common_end(name, same[0])
-        if path and other:
-            paths.setdefault(path, set()).add(other)
+            continue  # already equal, missing on the other side, or a common content such as zeros
+        path, whole_path = _without_common_end(name, same[0])
+        if path and whole_path:
+            paths.setdefault(path, set()).add(whole_path)
     certain = {path: targets.pop() for path, targets in paths.items() if len(targets) == 1}
     return certain if len({*certain.values()}) == len(certain) else {}
 
@@ -77,12 +77,13 @@ def _new_path(path: str, layers: Mapping[str, str]) -> Optional[str]:
     return None
 
 
-def _without_common_end(name: str, other: str) -> tuple[str, str]:
-    levels, other_levels = name.split("."), other.split(".")
-    while levels and other_levels and levels[-1] == other_levels[-1]:
+def _without_common_end(name: str, whole_name: str) -> tuple[str, str]:
+    """Return both names without the last levels that they share."""
+    levels, whole_levels = name.split("."), whole_name.split(".")
+    while levels and whole_levels and levels[-1] == whole_levels[-1]:
         levels.pop()
-        other_levels.pop()
-    return ".".join(levels), ".".join(other_levels)
+        whole_levels.pop()
+    return ".".join(levels), ".".join(whole_levels)
 
 
 def _contents(operators: Iterable[Operator]) -> dict[str, Any]:

@@ -45,19 +45,19 @@ class Stretch:
 
         tensors: the input of actual and that of the reference
         """
-        kept: tuple[list[Operator], list[Operator]] = ([], [])
+        leading: tuple[list[Operator], list[Operator]] = ([], [])
         for side, (record, flow) in enumerate(zip(tensors, flows)):
             inside = {operator.position: operator for operator in self.operators[side]}
             waiting = [source for sources in flow.sources for source in sources if source.record is record]
             before: set[int] = set()
             while waiting:
                 source = waiting.pop()
-                for made in (source.maker, source.root):
-                    if made is not None and made.position in inside and made.position not in before:
-                        before.add(made.position)
-                        waiting += flow.sources[made.position]
-            kept[side].extend(inside[position] for position in sorted(before))
-        return Stretch(kept)
+                for output in (source.maker, source.root):
+                    if output is not None and output.position in inside and output.position not in before:
+                        before.add(output.position)
+                        waiting += flow.sources[output.position]
+            leading[side].extend(inside[position] for position in sorted(before))
+        return Stretch(leading)
 
     def without_common(self) -> Stretch:
         """Return the operators of which the other side has none of the same type; all of them if both sides have some.
@@ -68,8 +68,11 @@ class Stretch:
         extra = [counts[0] - counts[1], counts[1] - counts[0]]
         if bool(extra[0]) == bool(extra[1]):
             return self
-        kept = [[operator for operator in side if operator.op_type in own] for side, own in zip(self.operators, extra)]
-        return Stretch((kept[0], kept[1]))
+        here, there = (
+            [operator for operator in side if operator.op_type in extra_types]
+            for side, extra_types in zip(self.operators, extra)
+        )
+        return Stretch((here, there))
 
     def makers(self, *outputs: Record) -> list[tuple[Operator, Record]]:
         """Return the operators of the stretch that made these outputs, each with its output."""
@@ -125,13 +128,13 @@ def _of_one(side: int, operator: Operator) -> Stretch:
 
 def _results(flows: Flows, partners: Partners) -> Iterator[tuple[Node, Node, tuple[Record, Record]]]:
     """Yield (operator of actual, operator of the reference, their outputs): unpaired operators with the same result."""
-    found = [_named_results(flow, partners.of(side)) for side, flow in enumerate(flows)]
+    results = [_named_results(flow, partners.of(side)) for side, flow in enumerate(flows)]
     for side, flow in enumerate(flows):
-        _add_unread(flow, partners.of(side), found[side])
-    for key, made_a in found[0].items():
-        made_b = found[1].get(key, [])
-        if len(made_a) == len(made_b):
-            for (position_a, a), (position_b, b) in zip(made_a, made_b):
+        _add_unread(flow, partners.of(side), results[side])
+    for key, results_a in results[0].items():
+        results_b = results[1].get(key, [])
+        if len(results_a) == len(results_b):
+            for (position_a, a), (position_b, b) in zip(results_a, results_b):
                 yield (0, position_a), (1, position_b), (a, b)
 
 
@@ -145,10 +148,10 @@ def _named_results(flow: DataFlow, partners: dict[int, int]) -> _Results:
         for record in operator.outputs:
             if record.parameter and not is_view(operator.op_type):
                 last[record.parameter] = position, record
-    return {name: [made] for name, made in last.items() if made[0] not in partners}
+    return {name: [(position, record)] for name, (position, record) in last.items() if position not in partners}
 
 
-def _add_unread(flow: DataFlow, partners: dict[int, int], found: _Results) -> None:
+def _add_unread(flow: DataFlow, partners: dict[int, int], results: _Results) -> None:
     """Add the outputs that no operator of the same pass reads.
 
     Their key is the parameter in their memory; if there is none, their phase and shape. Order is no evidence for
@@ -161,7 +164,7 @@ def _add_unread(flow: DataFlow, partners: dict[int, int], found: _Results) -> No
         for record in operator.records
         if record.parameter
     }
-    named = {position for made in found.values() for position, _ in made}
+    named = {position for outputs in results.values() for position, _ in outputs}
     for position, operator in enumerate(flow.operators):
         if position in partners or position in named or not computes(operator):
             continue
@@ -170,7 +173,7 @@ def _add_unread(flow: DataFlow, partners: dict[int, int], found: _Results) -> No
             record = operator.outputs[0]
             parameter = parameters.get(record.attrs.get("storage", -2))
             key: Hashable = (operator.phase, record.shape) if parameter is None else ("memory", parameter, record.shape)
-            found.setdefault(key, []).append((position, record))
+            results.setdefault(key, []).append((position, record))
 
 
 def _continues(operator: Operator, reader: Operator) -> bool:

@@ -291,7 +291,7 @@ def test_a_bomb_takes_little_memory(dump: Path, line: bytes, megabytes: int) -> 
 
 
 def test_memory_and_states_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a hundred megabytes of text, a few are in memory."""
+    """Keep a few of a hundred megabytes of text in memory."""
     monkeypatch.setattr(f"{MODULE}._APART", 1 << 18)
     deflater = zlib.compressobj(1, wbits=GZIP)
     part = bytes(random.Random(0).choices(range(256), k=1 << 13)) * 128
@@ -368,7 +368,7 @@ def test_text_before_damage_is_read_at_any_position() -> None:
 def test_a_large_step_is_listed_by_its_catalog(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], stored: bool
 ) -> None:
-    """What the writer itself compressed, also in an object store."""
+    """List an index that the writer itself compressed, also in an object store."""
     writer = HostWriter(model_directory(tmp_path / "dump"), metadata={}, tensors=False, stats=("max",))
     for step in range(2):
         write_step(writer, step, *(item(f"op{number}", noise(number % 7, 5)) for number in range(MANY)))

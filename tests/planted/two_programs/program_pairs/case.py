@@ -90,7 +90,7 @@ class Case:
 
     @property
     def is_fault(self) -> bool:
-        """Whether one of the edits is a fault."""
+        """True if one of the edits is a fault."""
         return any(edit.truth for edit in self.edits)
 
     @property

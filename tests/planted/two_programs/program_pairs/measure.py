@@ -1,4 +1,4 @@
-"""How far two programs are apart, measured without any tool."""
+"""The distance of two programs, measured without any tool."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class LoopOptions:
-    """What a loop does beside forward, backward and step."""
+    """Settings of a loop besides forward, backward and step."""
 
     max_norm: float = 0.0
     clip: str = "library"

@@ -1,4 +1,4 @@
-"""How the tables of cases are written."""
+"""Functions that write the tables of cases."""
 
 from __future__ import annotations
 
