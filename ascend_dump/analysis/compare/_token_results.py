@@ -69,15 +69,18 @@ def token_results(
     except AscendDumpError:
         return None
     a, b = (_log_softmax(of_side)[np.arange(len(rows)), ids_after] for of_side in values)
-    difference = np.abs(a - b)
-    worst = int(np.argmax(np.nan_to_num(difference, nan=np.inf)))
+    with np.errstate(invalid="ignore"):
+        difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
+    worst = int(np.argmax(difference))
     sequence, position = index_of[tokens[worst]].tolist()
     after = alignment.tokens.text(int(tokens[worst])).replace(f"token {position}", f"token {position + 1}", 1)
     text = (
         f"log-probabilities of {len(rows)} tokens: largest difference {difference[worst]:.2g} at {after} "
         f"({a[worst]:.4g} here, {b[worst]:.4g} in the reference), mean {float(np.mean(difference)):.2g}"
     )
-    largest = float(np.abs(values[1][np.isfinite(values[1])]).max(initial=1.0))
+    # Only logits that count in a log-probability are a scale: those of unused entries may be -3.4e38.
+    counting = np.stack([values[1].max(axis=-1), values[1][np.arange(len(rows)), ids_after]])
+    largest = float(np.abs(counting[np.isfinite(counting)]).max(initial=1.0))
     return TokenResults((actual, reference), text, float(difference[worst]), largest * _rounding(operators))
 
 

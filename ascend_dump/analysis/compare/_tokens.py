@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Optional
+from typing import Optional
 
 from ascend_dump.analysis.alignment.align_setting import may_align_tokens
 from ascend_dump.analysis.alignment.ranks_and_steps import ReadMadeOf, Steps, operators_in
@@ -14,9 +14,6 @@ from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "tokens_of_rank",
