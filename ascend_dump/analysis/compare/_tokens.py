@@ -10,6 +10,7 @@ from ascend_dump.analysis.alignment.align_setting import may_align_tokens
 from ascend_dump.analysis.alignment.ranks_and_steps import ReadMadeOf, Steps, operators_in
 from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
+from ascend_dump.analysis.explaining.outputs import RUN_BETWEEN
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.errors import AscendDumpError, NotSupported
@@ -66,7 +67,7 @@ def _of_part(origin: Origin, alignment: TokenAlignment) -> Origin:
     between = None if reference is None or origin.pair.how != "dataflow" else alignment.between.get(reference.op_name)
     if between is None:
         return origin
-    facts = [fact for fact in origin.evidence if "operators without a partner run between" not in fact]
+    facts = [fact for fact in origin.evidence if not fact.startswith(RUN_BETWEEN)]
     facts += [
         f"it begins in one of these operators of {side}: {_listed(operators)}"
         for side, operators in zip(("actual", "the reference"), between)

@@ -286,9 +286,9 @@ def _cast(matches: list[Match]) -> Optional[tuple[str, str]]:
     """
     of_classes: dict[str, Counter[tuple[str, str]]] = {"": Counter()}
     for match in matches:
-        for found in _float_types(match):
+        for types in _float_types(match):
             for name in {"", _class_of_module(match)}:
-                of_classes.setdefault(name, Counter())[found] += 1
+                of_classes.setdefault(name, Counter())[types] += 1
     for name, counts in of_classes.items():
         [(types, count)] = counts.most_common(1) or [(("", ""), 0)]
         is_usual = 2 * count > sum(counts.values()) and (not name or count >= _FEW_CALLS)

@@ -48,8 +48,10 @@ from ascend_dump.dump_format import UNINITIALISED
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
-__all__ = ["judge_outputs"]
+__all__ = ["RUN_BETWEEN", "judge_outputs"]
 
+#: The beginning of the evidence that other operators may be the cause.
+RUN_BETWEEN = "operators without a partner run between"
 #: If the error of an output is this many times the largest error of the inputs, the operator computed wrongly, even if
 #: operators of its type enlarge errors.
 _COMPUTE = 100.0
@@ -414,7 +416,7 @@ def _others_between(match: Match) -> list[str]:
     if not here and not there:
         return []
     named = "; ".join(filter(None, (here, there)))
-    return [f"operators without a partner run between these inputs and the operator, and may be the cause: {named}"]
+    return [f"{RUN_BETWEEN} these inputs and the operator, and may be the cause: {named}"]
 
 
 def _call_key(operator: Operator, arguments: Sequence[str]) -> Optional[Hashable]:

@@ -224,13 +224,13 @@ class RankState:
         match: a forward call in dumps of `level="module"`
         """
         is_forward = match.reference.phase == "forward"
-        found: Optional[Caller] = None
+        caller: Optional[Caller] = None
         for calls in self.wiring.enclosing(match) if is_forward and self.wiring is not None else ():
             pair = self._differing_input(match, *calls)
             if pair is not None:
-                return Caller(None if found is None else found.module, pair)
-            found = Caller(calls[1].module or "")
-        return found
+                return Caller(None if caller is None else caller.module, pair)
+            caller = Caller(calls[1].module or "")
+        return caller
 
     def _differing_input(self, match: Match, actual: Operator, reference: Operator) -> Optional[Pair]:
         """Return the first input of an outer call that differs by more than rounding; None if there is none."""
