@@ -93,14 +93,10 @@ class LocalResults:
         """Note an operator that only one side (0: actual) runs.
 
         If one of its inputs has no counterpart, its outputs have none either. Rows that ranks exchange have none: they
-        come in the order of the ranks. Neither have the numbers of positions, which each rank may count for itself.
+        come in the order of the ranks.
         """
         contents, makers = self._contents[side], self._makers[side]
-        if (
-            _exchanges_rows(operator)
-            or operator.function == "arange"
-            or any(identity_of(record) in contents for record in operator.inputs)
-        ):
+        if _exchanges_rows(operator) or any(identity_of(record) in contents for record in operator.inputs):
             contents.update(identity for record in operator.outputs if (identity := identity_of(record)) is not None)
         source = next((makers[key] for record in operator.inputs[:1] if (key := storage_of(record)) in makers), None)
         is_copy = is_view(operator.function) or operator.function in ("copy", "clone", "contiguous")
