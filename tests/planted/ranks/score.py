@@ -1,7 +1,7 @@
 """Score the tool on the programs of this set.
 
 python score.py --kind healthy|faults --way alone|same|one --ranks 2|4
-                [--every N] [--offset K] [--only NAME] [--out FILE.jsonl]
+                [--part all|seen|unseen] [--every N] [--offset K] [--only NAME] [--out FILE.jsonl]
 
 alone  `triage` of the dump
 same   `compare` with a healthy run of as many ranks
@@ -27,6 +27,7 @@ from rank_programs.judge import judged
 from rank_programs.launch import RunError, run
 
 ORDER = ("right", "later", "silent", "wrong-blame", "wrong", "different", "error")
+SEEN = Path(__file__).with_name("seen.txt")
 
 
 def cases(kind: str, way: str, ranks: int) -> list[tuple[str, str]]:
@@ -125,6 +126,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=("healthy", "faults"), required=True)
     parser.add_argument("--way", choices=("alone", "same", "one"), required=True)
     parser.add_argument("--ranks", type=int, choices=(2, 4), required=True)
+    parser.add_argument("--part", choices=("all", "seen", "unseen"), default="all")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--offset", type=int, default=0)
     parser.add_argument("--only", default="")
@@ -133,6 +135,10 @@ def main() -> None:
     chosen = cases(given.kind, given.way, given.ranks)
     if given.only:
         chosen = [(name, fault) for name, fault in chosen if given.only in (name, f"{name}.{fault}")]
+    if given.part != "all":
+        seen = set(SEEN.read_text(encoding="utf-8").splitlines())
+        wanted = given.part == "seen"
+        chosen = [(name, fault) for name, fault in chosen if ((f"{name}.{fault}" if fault else name) in seen) == wanted]
     rows = []
     with tempfile.TemporaryDirectory() as root:
         dumps = Dumps(Path(root))

@@ -24,12 +24,14 @@ from verify import load
 
 import ascend_dump
 
+SEEN = Path(__file__).with_name("seen.txt")
 OUTCOMES = ("right", "later", "wrong", "none", "noise", "error")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", choices=["correct", "faults"], required=True)
+    parser.add_argument("--part", choices=("all", "seen", "unseen"), default="all", help="cases in seen.txt or not")
     parser.add_argument("--every", type=int, default=1, help="take each N-th case")
     parser.add_argument("--offset", type=int, default=0, help="begin with this case")
     parser.add_argument("--only", default="", help="take the cases whose name contains this text")
@@ -37,7 +39,8 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    cases = [case for case in load(options.kind)[options.offset :: options.every] if options.only in case.name]
+    wanted = chosen(options.kind, options.part)
+    cases = [case for case in wanted[options.offset :: options.every] if options.only in case.name]
     results = []
     for case in cases:
         result = measure(case, options.kind)
@@ -48,6 +51,12 @@ def main() -> None:
                 file.write(json.dumps(result) + "\n")
     print(summary(results, options.kind))
     sys.exit(not results)
+
+
+def chosen(kind: str, part: str) -> list[Case]:
+    """Return the cases of a part of the set: those that somebody has looked at, the others, or all."""
+    seen = set(SEEN.read_text(encoding="utf-8").splitlines())
+    return [case for case in load(kind) if part == "all" or (case.name in seen) == (part == "seen")]
 
 
 def measure(case: Case, kind: str) -> dict[str, Any]:

@@ -38,6 +38,7 @@ _OUTCOMES = {
     "harmless": ("quiet", "different", "named", "error"),
 }
 _MOST_LINES, _MOST_ORIGINS = 25, 10
+_SEEN = Path(__file__).with_name("seen.txt")
 
 
 class Runner:
@@ -108,9 +109,12 @@ def entry(case: Case, result: str, verdict: str, origins: list[Found], lines: in
     }
 
 
-def chosen(kind: str, every: int, offset: int, only: str) -> list[Case]:
+def chosen(kind: str, every: int, offset: int, only: str, part: str = "all") -> list[Case]:
     """Return the cases that are to be measured."""
+    seen = set(_SEEN.read_text(encoding="utf-8").splitlines())
     wanted = [case for case in CASES if case.is_fault == (kind == "faults")]
+    if part != "all":
+        wanted = [case for case in wanted if (case.name in seen) == (part == "seen")]
     if only:
         exact = [case for case in wanted if case.name == only]
         return exact or [case for case in wanted if only in case.name]
@@ -147,6 +151,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", choices=sorted(_SETTINGS), default="tensors")
     parser.add_argument("--kind", choices=sorted(_OUTCOMES), required=True)
+    parser.add_argument("--part", choices=("all", "seen", "unseen"), default="all", help="cases in seen.txt or not")
     parser.add_argument("--every", type=int, default=1, help="every N-th case")
     parser.add_argument("--offset", type=int, default=0, help="beginning with case K")
     parser.add_argument("--only", default="", help="the name of one case, or a part of names")
@@ -155,7 +160,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     start, results = time.process_time(), []
-    cases = chosen(arguments.kind, arguments.every, arguments.offset, arguments.only)
+    cases = chosen(arguments.kind, arguments.every, arguments.offset, arguments.only, arguments.part)
     with tempfile.TemporaryDirectory(prefix="two_heldout_") as folder, contextlib.ExitStack() as stack:
         out = stack.enter_context(arguments.out.open("a", encoding="utf-8")) if arguments.out else None
         runner = Runner(Path(folder), arguments.data)
