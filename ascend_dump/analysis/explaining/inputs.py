@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
+from ascend_dump.analysis.explaining.adapter_evidence import adapter_of
 from ascend_dump.analysis.explaining.input_kind import InputKinds
 from ascend_dump.analysis.explaining.local_results import NO_COUNTERPART, MadeAlone, is_index_into_part, only_passes_on
 from ascend_dump.analysis.explaining.origins import Draft, add_effect
@@ -34,7 +35,7 @@ from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.collectives import is_contribution
 from ascend_dump.analysis.operators.module_calls import DRIFTED, NOT_RECORDED
 from ascend_dump.analysis.operators.next_request import is_of_module
-from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.operator import Operator, is_same_name, storage_of
 from ascend_dump.analysis.operators.properties import SHAPED
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.pairing.same_framework import Match
@@ -121,6 +122,15 @@ class InputJudge:
         return self._state.drafts.add(
             Draft("parameter", pair, evidence, first_seen=True, joined=("parameter", b.step, None))
         )
+
+    def _add_names(self, draft: Draft, a: Record, b: Record) -> None:
+        """Note that a parameter has another name on the other side: programs may divide their parameters differently.
+
+        For example, one keeps an adapter apart that the other one has merged.
+        """
+        if a.parameter and b.parameter and not is_same_name(a.parameter, b.parameter):
+            draft.names = a.parameter, b.parameter
+            draft.adapter = None if self._wiring is None else adapter_of(a, b, self._wiring.first_reads)
 
     def _count_parameter(self, record: Optional[Record]) -> None:
         storage = None if record is None else storage_of(record)
@@ -334,6 +344,8 @@ class InputJudge:
         )
         if (kind == "parameter" and name) or (is_of_module(reference) and kind == "unknown" and gradient is None):
             draft.add_since(self._state.agreed_in(name, reference))
+        if kind == "parameter" and pair.actual is not None and pair.reference is not None:
+            self._add_names(draft, pair.actual, pair.reference)
         draft.caller = None if caller is None else caller.module
         if is_reshaped and kind == "input":
             draft.summary = f"{{count}} inputs have other sizes, such as {label}: {pair.reason}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, Optional, Protocol
 
+from ascend_dump.analysis.explaining.adapter_evidence import AdapterRecords
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
@@ -95,6 +96,10 @@ class Draft:
         self.since: Optional[int] = None
         #: Operators of the backward pass that are called differently because of it.
         self.backward: list[str] = []
+        #: The names in actual and in the reference of a parameter that has two: one may be computed from the other.
+        self.names: Optional[tuple[str, str]] = None
+        #: The adapter that one program keeps apart from such a parameter; None if there is none.
+        self.adapter: Optional[AdapterRecords] = None
 
     def add_since(self, step: Optional[int]) -> None:
         """Note the last earlier step in which the tensor agreed, if there is one."""
@@ -154,7 +159,7 @@ class Draft:
     @property
     def may_end(self) -> bool:
         """True if it is dropped once all its differences end before a result of the program."""
-        return self.is_of_structure and not self.is_proven
+        return (self.is_of_structure and not self.is_proven) or self.names is not None
 
     @property
     def is_of_input(self) -> bool:
@@ -363,6 +368,8 @@ def _how_far(group: Sequence[Draft]) -> str:
             return f"by a rounding to {dtype}"
     if group[0].since is not None:
         return "they were updated differently"
+    if group[0].names is not None:
+        return f"they have other names, such as {group[0].names[0]} here and {group[0].names[1]} in the reference"
     return "another seed or checkpoint"
 
 
@@ -375,6 +382,7 @@ def _origin(summary: str, first: Draft, *joined: Draft) -> Origin:
         first.pair,
         (
             *([summary, *first.evidence[1:]] if summary else first.evidence),
+            *(() if first.adapter is None else first.adapter.evidence()),
             *[*arguments][:_MOST_NAMED],
             *_named("with it", [_short_name(first, draft) for draft in joined]),
             *_named("its backward pass changes with it", backward),

@@ -235,11 +235,20 @@ class Divergence:
     def _drop_ending(self) -> None:
         """Drop origins where the programs are built differently and all differences end before a result."""
         state, wiring = self._state, self._wiring
-        if not state.rebuilt or wiring is None or not has_storages(*(flow.operators for flow in wiring.flows)):
+        origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].may_end]
+        # Each operator that reads such a parameter may lead to a result.
+        origins += [
+            (number, position)
+            for position, differing in self._differing.items()
+            for number in differing.causes
+            if state.drafts[number].names is not None
+        ]
+        if not (state.rebuilt or origins) or wiring is None:
+            return
+        if not has_storages(*(flow.operators for flow in wiring.flows)):
             return
         stretches = state.stretches.by_operator()
         effects = Effects(wiring.flows, wiring.partners, self._differing, stretches, state.agree)
-        origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].may_end]
         earlier = {number for number, _ in state.rebuilt if state.drafts[number].reaches_results}
         sizes = {number for number, _ in origins if state.drafts[number].is_of_size}
         alone = {number for number, _ in origins if state.drafts[number].begins_alone}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Optional
 
-__all__ = ["FloatKind", "float_kind"]
+__all__ = ["FloatKind", "float_kind", "narrower"]
 
 
 class FloatKind(NamedTuple):
@@ -53,3 +53,11 @@ _FLOATS = {
 def float_kind(dtype: str) -> Optional[FloatKind]:
     """Return the rounding of a type by its numpy or ml_dtypes name; None for exact types."""
     return _FLOATS.get(dtype)
+
+
+def narrower(dtype: str, other: str) -> str:
+    """Return the type of the two with the coarser rounding; `dtype` itself if one of them is no type of floats."""
+    kind, other_kind = float_kind(dtype), float_kind(other)
+    if kind is None or other_kind is None:
+        return dtype
+    return dtype if kind.mantissa <= other_kind.mantissa else other

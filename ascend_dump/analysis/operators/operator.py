@@ -11,7 +11,16 @@ from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.properties import COLLECTIVES, operator_class
 from ascend_dump.reading import MadeOf, Record
 
-__all__ = ["Operator", "call_of", "common_module", "module_of", "operators", "parameter_name", "storage_of"]
+__all__ = [
+    "Operator",
+    "call_of",
+    "common_module",
+    "is_same_name",
+    "module_of",
+    "operators",
+    "parameter_name",
+    "storage_of",
+]
 
 #: Levels that wrappers of a model add to the path of a module.
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "model"}
@@ -134,6 +143,16 @@ def module_of(path: str) -> str:
     """Return the path of a module without the levels that wrappers (DDP, FSDP, torch.compile, checkpointing) add."""
     levels = [level for level in path.split(".") if level not in _WRAPPERS]
     return ".".join(levels)
+
+
+def is_same_name(name: str, other: str) -> bool:
+    """Return True if two names of parameters are one but for the levels of wrappers, and words before the name.
+
+    >>> is_same_name("model.norm.weight", "base_model.model._orig_mod.norm.weight")
+    True
+    """
+    shorter, longer = sorted((module_of(name), module_of(other)), key=len)
+    return f".{longer}".endswith(f".{shorter}")
 
 
 def common_module(paths: Iterable[str]) -> str:

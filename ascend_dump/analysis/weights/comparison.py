@@ -24,6 +24,7 @@ RELATIONS = {
     "reshaped": "the same values in another shape",
     "permuted": "the same rows in another order",
     "misplaced": "the values of another weight of the reference, of another layer for example",
+    "merged": "a weight and its low-rank adapter on the other side",
     "part": "some rows are missing on one side",
     "scaled": "multiplied by a number",
     "stale": "an earlier state: equal to it, or a small update away while other weights are equal",

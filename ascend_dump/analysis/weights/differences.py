@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.weights.row_hashes import narrower
+from ascend_dump.analysis.numerics.float_types import float_kind, narrower
 from ascend_dump.reading.weights import numpy_dtype
 
 if TYPE_CHECKING:

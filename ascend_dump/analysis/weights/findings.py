@@ -25,6 +25,10 @@ def findings_of(actual: Side, reference: Side, matches: Matches) -> Iterator[Wei
         if equal_to is not None and finding.verdict == "different":
             finding = finding._replace(relation="misplaced", text=f"has the values of {reference.names[equal_to]}")
         yield finding
+    for merged in matches.merged:
+        apart = (actual, reference)[1 - merged.side]
+        names = ((actual, reference)[merged.side].names[merged.number],), tuple(apart.names[i] for i in merged.parts)
+        yield WeightFinding("merged", "noise", names[merged.side], names[1 - merged.side], merged.text)
     for side, number, partner in matches.copies:
         pair = (number, partner) if side == 0 else (partner, number)
         yield WeightFinding(

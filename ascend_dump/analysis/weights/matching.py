@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from ascend_dump.analysis.numerics.float_types import narrower
+from ascend_dump.analysis.weights.merged_weights import MergedWeight, merged_weights
 from ascend_dump.analysis.weights.names import paired_by_name, parsed
-from ascend_dump.analysis.weights.row_hashes import narrower
 from ascend_dump.analysis.weights.row_maps import RowIndex, RowMap, expected_rows, nearest_rows
 from ascend_dump.analysis.weights.sides import Side
 
@@ -31,6 +32,7 @@ class Matches(NamedTuple):
     whole   (weight of actual, weight of the reference, type): tensors with the same bytes after rounding to the type
     copies  (side, weight, weight of the other side): weights whose equal weight of the other side has another partner
     maps    by weight of actual: the partners of its rows
+    merged  weights into which an adapter of the other side was merged
     equal_to  by weight of actual: an equal weight of the reference that has another partner
     alone   the weights of actual, and the weights of the reference, without a partner
     """
@@ -38,6 +40,7 @@ class Matches(NamedTuple):
     whole: list[tuple[int, int, str]]
     copies: list[tuple[int, int, int]]
     maps: dict[int, RowMap]
+    merged: list[MergedWeight]
     equal_to: dict[int, int]
     alone: tuple[list[int], list[int]]
 
@@ -58,6 +61,7 @@ class _Matching:
         ]
         self.whole: list[tuple[int, int, str]] = []
         self.maps: dict[int, RowMap] = {}
+        self.merged: list[MergedWeight] = []
         self.covered: set[int] = set()
         self._equal_to: list[dict[int, int]] = [{}, {}]
 
@@ -88,6 +92,14 @@ class _Matching:
     def _pair(self, number: int, target: int, dtype: str) -> None:
         self.whole.append((number, target, dtype))
         del self.unpaired[0][number], self.unpaired[1][target]
+
+    def find_merged(self) -> None:
+        """Find the weights into which an adapter of the other side was merged."""
+        self.merged = [*merged_weights(self.sides, self.unpaired)]
+        for merged in self.merged:
+            self.unpaired[merged.side].pop(merged.number, None)
+            for part in merged.parts:
+                self.unpaired[1 - merged.side].pop(part, None)
 
     def map_parts(self, columns: tuple[bool, bool], *, vectors: bool = False) -> None:
         """Map the rows, or the columns, of matrices (or of vectors) that have no partner yet."""
@@ -321,7 +333,7 @@ class _Matching:
             [i for i in actual_alone if (0, i) not in copied],
             [j for j in reference_alone if (1, j) not in copied],
         )
-        return Matches(self.whole, copies, self.maps, self._equal_to[0], alone)
+        return Matches(self.whole, copies, self.maps, self.merged, self._equal_to[0], alone)
 
 
 def _but_layer(name: str) -> tuple[str, tuple[int, ...]]:
@@ -353,7 +365,7 @@ _PARTS = ((False, False), (True, True), (True, False), (False, True))
 def match_weights(actual: Side, reference: Side) -> Matches:
     """Find the partners of all weights of actual in the reference."""
     matching = _Matching(actual, reference)
-    stages: list[Callable[[], None]] = [matching.pair_whole]
+    stages: list[Callable[[], None]] = [matching.pair_whole, matching.find_merged]
     stages += [partial(matching.map_parts, columns) for columns in _PARTS]
     stages += [matching.map_vectors_as_matrices, partial(matching.map_parts, _PARTS[0], vectors=True)]
     stages += [matching.map_as_in_other_layers, matching.map_same_names, matching.map_near_rows]

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
-from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.reading.weights import WeightTensor
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["RowHashes", "hash_columns", "hash_rows", "narrower", "row_width"]
+__all__ = ["RowHashes", "hash_columns", "hash_rows", "row_width"]
 
 #: Minimum number of elements in a row of a matrix; number of elements in a row of a vector; and number of elements from
 #: which a vector has longer rows.
@@ -36,14 +35,6 @@ class RowHashes(NamedTuple):
     rows: np.ndarray
     whole: bytes
     width: int
-
-
-def narrower(dtype: str, other: str) -> str:
-    """Return the type of the two with the coarser rounding; `dtype` itself if one of them is no type of floats."""
-    kind, other_kind = float_kind(dtype), float_kind(other)
-    if kind is None or other_kind is None:
-        return dtype
-    return dtype if kind.mantissa <= other_kind.mantissa else other
 
 
 def row_width(shape: tuple[int, ...]) -> int:

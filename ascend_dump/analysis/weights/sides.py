@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Optional
 
+from ascend_dump.analysis.numerics.float_types import narrower
 from ascend_dump.analysis.weights.layouts import RowUnit
-from ascend_dump.analysis.weights.row_hashes import RowHashes, hash_columns, hash_rows, narrower, row_width
+from ascend_dump.analysis.weights.row_hashes import RowHashes, hash_columns, hash_rows, row_width
 from ascend_dump.errors import ReadError
 from ascend_dump.reading.weights import Weights, WeightTensor, numpy_dtype
 
