@@ -39,14 +39,17 @@ class AdapterRecords(NamedTuple):
 
 
 def adapter_of(
-    a: Record, b: Record, reads: tuple[Mapping[str, Record], Mapping[str, Record]]
+    parameters: tuple[str, str], reads: tuple[Mapping[str, Record], Mapping[str, Record]]
 ) -> Optional[AdapterRecords]:
     """Return the adapter of a weight that has another name on the other side; None if neither side has one.
 
+    parameters: the names of the weight in actual and in the reference
     reads: for each side, by name: the first record of each parameter
     """
-    for weight, base, names in ((a, b, reads[1]), (b, a, reads[0])):
+    for side, other in ((0, 1), (1, 0)):
+        weight, names = reads[side].get(parameters[side]), reads[other]
         for adapter in adapters_in(names):
-            if adapter.base == base.parameter:
-                return AdapterRecords(adapter, weight is a, (weight, base, names[adapter.down], names[adapter.up]))
+            if weight is not None and adapter.base == parameters[other]:
+                records = (weight, names[adapter.base], names[adapter.down], names[adapter.up])
+                return AdapterRecords(adapter, side == 0, records)
     return None

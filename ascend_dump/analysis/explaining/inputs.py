@@ -128,9 +128,10 @@ class InputJudge:
 
         For example, one keeps an adapter apart that the other one has merged.
         """
-        if a.parameter and b.parameter and not is_same_name(a.parameter, b.parameter):
-            draft.names = a.parameter, b.parameter
-            draft.adapter = None if self._wiring is None else adapter_of(a, b, self._wiring.first_reads)
+        names = ("", "") if self._wiring is None else (self._wiring.parameter(a), self._wiring.parameter(b, 1))
+        if all(names) and self._wiring is not None and not is_same_name(*names):
+            draft.names = names
+            draft.adapter = adapter_of(names, self._wiring.first_reads)
 
     def _count_parameter(self, record: Optional[Record]) -> None:
         storage = None if record is None else storage_of(record)

@@ -62,10 +62,13 @@ class Wiring:
         records = (record for operator in self._operators[side] for record in operator.records if record.parameter)
         return {storage[0]: record.parameter or "" for record in records if (storage := storage_of(record)) is not None}
 
-    def parameter(self, record: Record) -> str:
-        """Return the name of a parameter that an operator of actual reads; "" if it is unknown."""
+    def parameter(self, record: Record, side: int = 0) -> str:
+        """Return the name of a parameter, or of a view of it, that an operator reads; "" if it is unknown.
+
+        side: 0 for an operator of actual
+        """
         storage = storage_of(record)
-        return record.parameter or ("" if storage is None else self._names[0].get(storage[0], ""))
+        return record.parameter or ("" if storage is None else self._names[side].get(storage[0], ""))
 
     def explain(self, match: Match, a: Record, b: Record) -> tuple[bool, list[str]]:
         """Return True if an input reads another tensor than in the reference, and the evidence on its sources."""

@@ -475,3 +475,48 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert json.loads(stdout.getvalue())["aligned"][0].startswith("log-probabilities of 10 tokens")
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         assert main(["compare", str(actual), str(reference), "--align", "lines"]) == Exit.USAGE
+
+
+class Adapted(nn.Module):  # type: ignore[misc]
+    """A linear layer with a low-rank adapter, with the names that PEFT gives its parts."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.base_layer = layer
+        self.lora_A = nn.ModuleDict({"default": nn.Linear(SIZE, 2, bias=False)})
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(2, SIZE, bias=False)})
+
+    def forward(self, x: Any) -> Any:
+        return self.base_layer(x) + self.lora_B["default"](self.lora_A["default"](x)) * 2.0
+
+    def merged(self, factor: float) -> Any:
+        with torch.no_grad():
+            self.base_layer.weight += factor * self.lora_B["default"].weight @ self.lora_A["default"].weight
+        return self.base_layer
+
+
+class Wrapped(nn.Module):  # type: ignore[misc]
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.base = network
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.base(*inputs)
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(2.0, "noise"), (3.0, "different")])
+def test_an_engine_that_has_merged_the_adapters(factor: float, verdict: str, tmp_path: Path) -> None:
+    sides = []
+    for _ in range(2):
+        network = Network()
+        for block in network.blocks:
+            block.q, block.v = Adapted(block.q), Adapted(block.v)
+        sides.append(network)
+    for block in sides[0].blocks:
+        block.q, block.v = block.q.merged(factor), block.v.merged(factor)
+    sequences = requests(11)
+    reference = trainer(tmp_path / "trainer", Wrapped(sides[1]), sequences)
+    comparison = ascend_dump.compare(rollout(tmp_path / "rollout", sides[0], sequences), reference)
+    assert comparison.verdict == verdict
+    found = [(origin.kind, origin.module) for origin in comparison.origins[:1]]
+    assert found == [] if factor == 2 else found[0] in (("parameter", "blocks.0.q"), ("parameter", "blocks.0.v"))

@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product
 from ascend_dump.analysis.alignment.token_groups import computes_floats
 from ascend_dump.analysis.alignment.token_parts import Rounding, distance, token_part
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, module_of
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
 from ascend_dump.analysis.pairing.same_framework import Match, RecordPair
 from ascend_dump.reading import Record
@@ -287,7 +287,18 @@ class Borders:
 
 
 def _is_sure(match: Match) -> bool:
-    return match.how == "mapping" or (is_product(match.reference) and is_product(match.actual))
+    if match.how == "mapping":
+        return True
+    return is_product(match.reference) and is_product(match.actual) and not _is_of_part(match)
+
+
+def _is_of_part(match: Match) -> bool:
+    """Return True if one operator runs in a module inside of the other one's, such as the layer in an adapter.
+
+    Then the module adds something to its result, so that this is not the result of the other operator.
+    """
+    shorter, longer = sorted((module_of(operator.module or "") for operator in match[:2]), key=len)
+    return bool(shorter) and f".{shorter}." in f".{longer}."[:-1]
 
 
 def _has_other_type(match: Match) -> bool:
