@@ -420,6 +420,8 @@ def _rebuilt_text(parts: Sequence[RebuiltPart]) -> str:
     texts = []
     for (name, actual, reference), names in alike.items():
         sizes = f"{counted(actual, 'operator')} here, {reference} in the reference"
+        if not actual and not reference:
+            sizes = "another parameter"
         texts.append(f"{names[0]} ({sizes})" if len(names) == 1 else f"{name} ({len(names)} times: {sizes})")
     further = f" and {len(texts) - _MOST_PARTS} more" if len(texts) > _MOST_PARTS else ""
     return f"{'; '.join(texts[:_MOST_PARTS])}{further}"

@@ -32,7 +32,7 @@ from ascend_dump.analysis.alignment.token_parts import (
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import operator_class, writes
+from ascend_dump.analysis.operators.properties import ALLOCATING, operator_class, writes
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
@@ -159,7 +159,7 @@ class ComparedTensors:
     def _leave_out_unwritten(self, match: Match) -> None:
         """Leave out tensors in memory that is allocated but not yet written."""
         for operator, unwritten in zip((match.actual, match.reference), self._unwritten):
-            is_new = operator_class(operator.op_type) in ("empty", "empty_like", "new_empty", "empty_strided")
+            is_new = operator_class(operator.op_type) in ALLOCATING
             for record in operator.records:
                 storage = storage_of(record)
                 if storage is None:

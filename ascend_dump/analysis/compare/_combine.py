@@ -136,7 +136,8 @@ def _updates_of_one_side(pairs: Iterable[Pair]) -> Iterator[str]:
 
 def _agreeing_parts(results: Iterable[RankResult], origins: Iterable[Origin]) -> Iterable[Rebuilt]:
     """Return the parts that are built differently and agree on all ranks, each part once."""
-    wrong = {name for origin in origins for name in (origin.pair.record.module, origin.op_name)}
+    records = [origin.pair.record for origin in origins]
+    wrong = {name for record in records for name in (record.module, record.op_name, record.parameter)}
     return dict.fromkeys(part for result in results for part in result.rebuilt if part.name not in wrong)
 
 

@@ -109,6 +109,35 @@ class Effects:
         }
         return reached, leading
 
+    def compensated(self, parameters: Set[OriginNumber]) -> Iterator[tuple[OriginNumber, int]]:
+        """Yield the parameters whose difference another part of the program may cancel, each with its operators.
+
+        For example a normalisation that one side has folded into the weights before it, or a factor that is moved from
+        one weight to the next. A part that only one side has reads the difference, or an operator that reads two
+        differences has a result that agrees.
+
+        parameters: the origins at parameters. The operators are given by their positions in the reference
+        """
+        cancelled: set[OriginNumber] = set()
+        for differing in self.differing.values():
+            inputs = sum(pair.differs for pair in differing.inputs)
+            if (inputs > 1 and not differing.differing_outputs) or self._is_read_alone(differing):
+                cancelled |= differing.causes & parameters
+        for position, differing in self.differing.items():
+            yield from ((number, position) for number in differing.causes & cancelled)
+
+    def _is_read_alone(self, differing: Differing) -> bool:
+        """Return True if an operator without a partner reads an output that differs."""
+        for pair in differing.differing_outputs:
+            for side, record in enumerate((pair.actual, pair.reference)):
+                operator = differing.match.reference if side else differing.match.actual
+                if record is not None:
+                    made = _before_views(self.flows[side], operator, record)
+                    readers = self.flows[side].readers[made.position] if made.position != OUTSIDE else ()
+                    if any(reader not in self.partners[side] for reader in readers):
+                        return True
+        return False
+
     def _nodes(self) -> list[Node]:
         return [*self.differing, *dict.fromkeys(self.stretches.values())]
 

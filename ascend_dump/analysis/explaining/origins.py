@@ -159,7 +159,7 @@ class Draft:
     @property
     def may_end(self) -> bool:
         """True if it is dropped once all its differences end before a result of the program."""
-        return (self.is_of_structure and not self.is_proven) or self.names is not None
+        return self.is_of_structure and not self.is_proven
 
     @property
     def is_of_input(self) -> bool:

@@ -104,8 +104,8 @@ class Crossing(NamedTuple):
 class Rebuilt(NamedTuple):
     """A part of the program that both sides build from different operators, with results that agree.
 
-    name               its module, else its first operator
-    actual, reference  number of operators of each side
+    name               its module, else its first operator; of parameters that differ: the parameter
+    actual, reference  number of operators of each side; both are 0 for a parameter
     """
 
     name: str

@@ -34,7 +34,7 @@ from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.names import without_counterpart
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import COPIES, operator_class, writes
+from ascend_dump.analysis.operators.properties import ALLOCATING, COPIES, operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import has_storages
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.analysis.pairing.stretches import Stretch
@@ -117,6 +117,8 @@ class Divergence:
         self._calls = ApiCalls()
         #: Identities of unreadable records of this step that are in a pair already.
         self._broken: set[int] = set()
+        #: Identities of the records of operators that only one side runs, and that only allocate memory.
+        self._allocated: set[int] = set()
         #: Identities of records that need no pair of their own: they are inside a stretch that agrees, or in a pair of
         #: results.
         self._inside: set[int] = set()
@@ -198,6 +200,8 @@ class Divergence:
             pairs.append(Pair(record if of_actual else None, None if of_actual else record, "", 0.0, verdict, reason))
         self._count_unreadable(pairs)
         outputs = [pair for pair in pairs if pair.record.io != "input" and pair.verdict == "unmatched"]
+        if operator_class(operator.op_type) in ALLOCATING:
+            self._allocated.update(map(id, operator.records))
         if self._state.has_parts:
             self._state.local.add_operator(0 if of_actual else 1, operator)
         if outputs:
@@ -227,28 +231,27 @@ class Divergence:
         self._drop_ending()
         for rebuilt in state.stretches.rebuilt():
             self._rebuilt.setdefault(rebuilt.name, rebuilt)
-        self._inside = state.stretches.inside() | {
-            id(record) for pair in pairs for record in (pair.actual, pair.reference)
-        }
+        self._inside = (
+            state.stretches.inside()
+            | self._allocated
+            | {id(record) for pair in pairs for record in (pair.actual, pair.reference)}
+        )
         return pairs
 
     def _drop_ending(self) -> None:
         """Drop origins where the programs are built differently and all differences end before a result."""
         state, wiring = self._state, self._wiring
-        origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].may_end]
-        # Each operator that reads such a parameter may lead to a result.
-        origins += [
-            (number, position)
-            for position, differing in self._differing.items()
-            for number in differing.causes
-            if state.drafts[number].names is not None
-        ]
-        if not (state.rebuilt or origins) or wiring is None:
+        causes = NO_ORIGINS.union(*(differing.causes for differing in self._differing.values()))
+        parameters = {number for number in causes if state.drafts[number].kind == "parameter"}
+        if not (state.rebuilt or parameters) or wiring is None:
             return
         if not has_storages(*(flow.operators for flow in wiring.flows)):
             return
         stretches = state.stretches.by_operator()
         effects = Effects(wiring.flows, wiring.partners, self._differing, stretches, state.agree)
+        origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].may_end]
+        compensated = [*effects.compensated(parameters)]
+        origins += compensated
         earlier = {number for number, _ in state.rebuilt if state.drafts[number].reaches_results}
         sizes = {number for number, _ in origins if state.drafts[number].is_of_size}
         alone = {number for number, _ in origins if state.drafts[number].begins_alone}
@@ -260,6 +263,10 @@ class Divergence:
                 node.is_absorbed = True
         # If another origin too explains a difference, for example of a parameter, then from now on it alone does.
         state.known.drop_causes({number for number in ending if state.drafts[number].reaches_results is False})
+        for number, _ in compensated:
+            name = state.drafts[number].pair.record.parameter
+            if name and number in ending:
+                self._rebuilt.setdefault(name, Rebuilt(name, 0, 0))
         for position, differing in self._differing.items():
             if position not in leading and differing.causes <= ending:
                 self._ending.update(map(id, (*differing.inputs, *differing.outputs)))
@@ -270,7 +277,11 @@ class Divergence:
 
     def final(self, pair: Pair) -> Pair:
         """Return a pair of the step with its verdict after the whole step is known."""
-        return replace(pair, verdict="noise", reason=_ENDS) if pair.differs and id(pair) in self._ending else pair
+        # An input that only one side has, such as a bias, is a part of what is built differently.
+        ends = id(pair) in self._ending and (
+            pair.differs or (pair.verdict == "unmatched" and pair.record.io == "input")
+        )
+        return replace(pair, verdict="noise", reason=_ENDS) if ends else pair
 
     def rebuilt(self) -> list[Rebuilt]:
         """Return the parts that are built differently and agree, each once."""

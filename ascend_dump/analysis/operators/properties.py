@@ -11,6 +11,7 @@ from typing import Optional
 from ascend_dump.reading import Record
 
 __all__ = [
+    "ALLOCATING",
     "COLLECTIVES",
     "COPIES",
     "EXPONENTIALS",
@@ -93,6 +94,8 @@ _IN_OWN_TYPE = frozenset(
 )
 #: Prefixes of the types of collective operators, which several ranks run together.
 COLLECTIVES = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
+#: Operators that allocate memory and write nothing to it.
+ALLOCATING = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"})
 #: Operators without tensors as inputs: constants, parameters and inputs of graphs, and tensors made of numbers.
 NO_INPUTS = frozenset(
     {
