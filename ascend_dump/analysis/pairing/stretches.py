@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from ascend_dump.analysis.operators.names import is_view
-from ascend_dump.analysis.operators.operator import Operator, common_module
+from ascend_dump.analysis.operators.operator import Operator, common_module, storage_of
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.analysis.pairing.weak_pairs import Node, Partners, computes, exits, unpaired_components
@@ -130,6 +130,7 @@ def _results(flows: Flows, partners: Partners) -> Iterator[tuple[Node, Node, tup
     """Yield (operator of actual, operator of the reference, their outputs): unpaired operators with the same result."""
     results = [_named_results(flow, partners.of(side)) for side, flow in enumerate(flows)]
     for side, flow in enumerate(flows):
+        _add_buffers(flow, partners.of(side), results[side])
         _add_unread(flow, partners.of(side), results[side])
     for key, results_a in results[0].items():
         results_b = results[1].get(key, [])
@@ -149,6 +150,30 @@ def _named_results(flow: DataFlow, partners: dict[int, int]) -> _Results:
             if record.parameter and not is_view(operator.op_type):
                 last[record.parameter] = position, record
     return {name: [(position, record)] for name, (position, record) in last.items() if position not in partners}
+
+
+def _add_buffers(flow: DataFlow, partners: dict[int, int], results: _Results) -> None:
+    """Add the last value of memory without a name that operators read first, and an operator without a partner wrote.
+
+    Such memory is a buffer, such as a running mean. Its key is its module, and its content before: for later steps both
+    programs need the same content after.
+    """
+    first: dict[int, tuple[int, Record]] = {}
+    last: dict[int, tuple[int, Record]] = {}
+    for position, operator in enumerate(flow.operators):
+        for record in operator.records:
+            storage = storage_of(record)
+            if storage is not None:
+                first.setdefault(storage[0], (position, record))
+                if record.io == "output" and not is_view(operator.op_type):
+                    last[storage[0]] = position, record
+    records = (record for operator in flow.operators for record in operator.records if record.parameter)
+    named = {record.attrs.get("storage") for record in records}
+    for number, (position, record) in last.items():
+        begin, before = first[number]
+        if before.io == "input" and position not in partners and number not in named and before.content is not None:
+            key = ("buffer", flow.operators[begin].module, before.shape, before.dtype, before.content)
+            results.setdefault(key, []).append((position, record))
 
 
 def _add_unread(flow: DataFlow, partners: dict[int, int], results: _Results) -> None:

@@ -275,3 +275,39 @@ def test_an_optimizer_behind_gradients_that_differ_by_rounding(tmp_path: Path, c
     else:
         assert comparison.origins[0].module == ""
         assert comparison.origins[0].pair.record.phase == "other"
+
+
+class OwnBatchNorm(nn.BatchNorm1d):
+    """A batch norm of many operators. momentum: of its running averages"""
+
+    momentum: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = x.mean(0), x.var(0, unbiased=False)
+        with torch.no_grad():
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
+            self.running_mean.mul_(1 - self.momentum).add_(mean, alpha=self.momentum)
+            self.running_var.mul_(1 - self.momentum).add_(x.var(0), alpha=self.momentum)
+        return (x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias
+
+
+@pytest.mark.parametrize(("momentum", "verdict"), [(0.1, "noise"), (0.2, "different")])
+def test_running_averages_of_a_rewritten_batch_norm(momentum: float, verdict: str, tmp_path: Path) -> None:
+    """No operator reads running averages in training, so that only their last values show a wrong momentum."""
+    sides = []
+    for name, norm in (("actual", OwnBatchNorm(WIDTH, momentum=momentum)), ("reference", nn.BatchNorm1d(WIDTH))):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(WIDTH, WIDTH), norm, nn.Linear(WIDTH, 1))
+        optimizer = torch.optim.SGD(network.parameters(), 0.1)
+        with ascend_dump.capture(network, path=tmp_path / name, steps="0-1", quiet=True):
+            for _ in range(2):
+                optimizer.zero_grad()
+                network(torch.randn(9, WIDTH)).square().mean().backward()
+                optimizer.step()
+        sides.append(tmp_path / name)
+    comparison = ascend_dump.compare(*sides)
+    assert comparison.verdict == verdict
+    assert [origin.module for origin in comparison.origins] == (["1"] if verdict == "different" else [])
