@@ -120,10 +120,17 @@ class IntegersOfCalls:
         return _are_boundaries(call, array, self.positions(call))
 
     def _mask_of(self, call: ModelCall) -> Optional[np.ndarray]:
-        """Return the mask of a call, [rows, keys]; None if there is none."""
+        """Return the mask of a call, [rows, keys]; None if there is none.
+
+        A mask of a cache of fixed length ends with columns for tokens that do not exist yet: they are cut off.
+        """
+        import numpy as np
+
         mask = _find(call, self._mask)
-        is_mask = mask is not None and mask.ndim == 2 and len(mask) == call.rows and mask.shape[1] >= call.width
-        return mask if is_mask else None
+        if mask is None or mask.ndim != 2 or len(mask) != call.rows or mask.shape[1] < call.width:
+            return None
+        keys = int(np.flatnonzero(mask.any(axis=0)).max(initial=-1)) + 1
+        return mask[:, : max(keys, call.width)]
 
 
 def _positions_key(calls: Sequence[ModelCall], largest: ModelCall) -> Optional[_Key]:
