@@ -422,6 +422,14 @@ class TokenAlignment:
         """True if the common tokens are at least half of the tokens of the side with fewer tokens."""
         return 2 * self.tokens.count >= min(map(count_tokens, self.calls))
 
+    def has_rows(self, rows: Mapping[int, int]) -> bool:
+        """Return True if each row of the first call of actual has the tokens of its row of the reference."""
+        for row, reference_row in rows.items():
+            prompts = self._sides[0].prompt_in_row(row), self._sides[1].prompt_in_row(reference_row)
+            if prompts[0] != prompts[1] or not prompts[0] or -1 in prompts[0]:
+                return False
+        return True
+
     def notes(self) -> list[str]:
         """Return sentences on tokens that go to other experts, and on the tokens that are compared."""
         rejected = [

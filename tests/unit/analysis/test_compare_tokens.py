@@ -436,6 +436,21 @@ def test_tokens_that_go_to_other_experts_because_of_a_bias(tmp_path: Path) -> No
     assert faulty.origins[0].module.startswith("blocks.1.mlp")
 
 
+def test_a_request_and_its_padded_row_in_a_batch(tmp_path: Path) -> None:
+    """Rows of other lengths cannot be cut, but the tokens of the row are compared."""
+    sequences, faulty = requests(10, 7, 9), Network()
+    faulty.blocks[1].n2.eps = 0.1
+    batch = rollout(tmp_path / "batch", Network(), sequences)
+    alone = rollout(tmp_path / "alone", Network(), sequences[1:2])
+    comparison = ascend_dump.compare(alone, batch, rows={0: 1})
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert "7 tokens of 1 request are on both sides" in comparison.aligned[-1]
+    with pytest.raises(NotSupported, match="the same length"):
+        ascend_dump.compare(alone, batch, rows={0: 0})
+    wrong = rollout(tmp_path / "wrong", faulty, sequences[1:2])
+    assert ascend_dump.compare(wrong, batch, rows={0: 1}).origins[0].module == "blocks.1.n2"
+
+
 def test_dumps_of_other_requests_are_not_compared_by_tokens(tmp_path: Path) -> None:
     network = Network()
     actual = rollout(tmp_path / "rollout", network, [torch.arange(1, 9)])
