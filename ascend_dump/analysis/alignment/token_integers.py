@@ -56,7 +56,7 @@ class IntegersOfCalls:
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
-        #: Contents of the integers that an encoder reads before the model: its masks are not of the tokens of the model.
+        #: Contents of the integers that an encoder reads before the model: its masks are not of the model's tokens.
         self._of_encoder = {content for call in calls for content in _contents_before(call)}
         largest = max(calls, key=lambda call: (call.width, call.rows))
         self._positions = _positions_key(calls, largest)
