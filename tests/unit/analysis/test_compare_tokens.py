@@ -334,6 +334,32 @@ def test_a_rounding_in_decoding_only(tmp_path: Path) -> None:
     assert origin.evidence[1] == "aten::_to_copy runs in some calls of actual only, such as call 1"
 
 
+class CountingNorm(Norm):
+    """Keeps the largest elements of its inputs, which nothing reads."""
+
+    def __init__(self, norm: Norm) -> None:
+        super().__init__()
+        self.weight = norm.weight
+        self.register_buffer("largest", torch.zeros(SIZE))
+
+    def forward(self, x: Any) -> Any:
+        self.largest.copy_(torch.maximum(self.largest, x.abs().amax((0, 1))))
+        return super().forward(x)
+
+
+def test_operators_of_one_side_without_an_effect_on_the_results(tmp_path: Path) -> None:
+    """The log-probabilities of all tokens agree, and nothing behind them differs."""
+    network = Network()
+    network.blocks[1].n2 = CountingNorm(network.blocks[1].n2)
+    comparison = compared(tmp_path / "right", network, requests(10, 12, 9))
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert "everything computed from it agrees" in "".join(pair.reason for pair in comparison.pairs)
+    network.blocks[1].n2.eps = 0.1
+    comparison = compared(tmp_path / "wrong", network, requests(10, 12, 9))
+    assert comparison.origins[0].module == "blocks.1.n2"
+    assert comparison.counts["unmatched"] > 0
+
+
 def test_positions_that_are_one_too_large(tmp_path: Path) -> None:
     network = Network()
     network.register_forward_pre_hook(
