@@ -18,7 +18,8 @@ def room_of(calls: Sequence[ModelCall], operators: Mapping[int, Operator]) -> in
     """Return the number of tokens that a cache has room for, if an operator writes new tokens into it; else 0.
 
     The first floating-point input of such an operator is the cache, the second one the keys or values of the new
-    tokens. Their shapes differ only in the axis of tokens.
+    tokens. Their shapes differ only in the axis of tokens, and maybe in that of the rows: a cache may have more rows
+    than a call.
 
     operators: the same operator in each call, by index of the call
     """
@@ -28,15 +29,17 @@ def room_of(calls: Sequence[ModelCall], operators: Mapping[int, Operator]) -> in
             continue  # an operator that was paired wrongly
         tensors = [record.shape or () for record in operator.inputs if float_kind(record.dtype or "") is not None]
         call = calls[index]
-        if len(tensors) == 2 and call.width == 1 and tensors[0][1:] == tensors[1]:
-            tensors[1] = (1, *tensors[1])  # one token, without an axis
-        if len(tensors) != 2 or len(tensors[0]) != len(tensors[1]):
+        if len(tensors) != 2 or len(tensors[0]) < len(tensors[1]):
             return 0
+        # PyTorch leaves out first axes of size 1, such as that of a single token or row.
+        tensors[1] = (*[1] * (len(tensors[0]) - len(tensors[1])), *tensors[1])
         axes = [axis for axis, (room, new) in enumerate(zip(*tensors)) if room != new]
         if not axes and call.width in tensors[0]:
             rooms.add(call.width)  # the prompt fills the cache
         elif len(axes) == 1 and tensors[1][axes[0]] == call.width:
             rooms.add(tensors[0][axes[0]])
+        elif len(axes) == 2 and tensors[1][axes[0]] == call.rows and tensors[1][axes[1]] == call.width:
+            rooms.add(tensors[0][axes[1]])
         else:
             return 0
     [room] = rooms if len(rooms) == 1 else {0}

@@ -76,20 +76,16 @@ def calls_of_step(operators: Sequence[Operator], table: frozenset[Hashable] = fr
     table: what `table_of_ids` returns, if the program has no operators for embeddings but indexes a table
     """
     operators = _of_captured_model(operators)
-    first: Optional[tuple[str, str, object]] = None
-    begins: list[tuple[int, Record]] = []
+    lookups: list[tuple[int, Operator, Record]] = []
     end = _end_of_forward(operators)
     for number, operator in enumerate(operators[:end]):
         ids = _embedded_ids(operator)
         if ids is None and table & (names := _names_of_table(operator)):
             ids, table = _indexing_ids(operator), table | names
-        if ids is None:
-            continue
-        key = operator.module, operator.op_type, operator.inputs[0].shape
-        if first is None:
-            first = key
-        if key == first:
-            begins.append((_begin_of_inputs(operators, number), ids))
+        if ids is not None:
+            lookups.append((number, operator, ids))
+    model = _model_of(lookups)
+    begins = [(_begin_of_inputs(operators, number), ids) for number, op, ids in lookups if _key_of(op) == model]
     for index, (begin, ids) in enumerate(begins):
         start = 0 if index == 0 else begin
         stop = begins[index + 1][0] if index + 1 < len(begins) else end
@@ -101,6 +97,28 @@ def calls_of_step(operators: Sequence[Operator], table: frozenset[Hashable] = fr
             continue
         rows = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
         yield ModelCall(list(operators[start:stop]), rows, ids)
+
+
+def _model_of(lookups: Sequence[tuple[int, Operator, Record]]) -> Optional[Hashable]:
+    """Return the key of the lookups of the model's ids: that of the first lookup, or of the decoder behind an encoder.
+
+    A decoder looks other ids up in the table of the encoder, in a module of its own.
+    """
+    if not lookups:
+        return None
+    _, first, ids = lookups[0]
+    decoders = [
+        _key_of(operator)
+        for _, operator, other in lookups
+        if operator.module != first.module
+        and first.inputs[0].content == operator.inputs[0].content is not None
+        and ids.content != other.content
+    ]
+    return decoders[-1] if decoders else _key_of(first)
+
+
+def _key_of(lookup: Operator) -> Hashable:
+    return lookup.module, lookup.op_type, lookup.inputs[0].shape
 
 
 def _begin_of_inputs(operators: Sequence[Operator], lookup: int) -> int:

@@ -20,6 +20,7 @@ from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.same_framework import Match, align
+from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump.reading import Record
 
@@ -30,6 +31,7 @@ _MIXED = "computed from several rows of the batch"
 _UNALIGNED = "with no axis of the size of the batch"
 _ROW_NUMBERS = "that are the numbers of the rows"
 _VALUELESS = "without stored values"
+_ONE_SIDED = "of operators of one side that compute nothing"
 #: Largest relative distance of rows that were computed from tensors with moved elements: in rounding units, but at
 #: least _LEAST_NEAR.
 _NEAR, _LEAST_NEAR = 4.0, 1e-5
@@ -77,7 +79,8 @@ class RowAlignment:
         Raises ConfigError for a row that the batch does not have, NotSupported if no tensor can be cut.
         """
         actual, reference = (self._before_backward(operators) for operators in (actual, reference))
-        matches = [match for match in align(actual, reference, mapping, parts=True) if match.tensors is None]
+        aligned = align(actual, reference, mapping, parts=True)
+        matches = [match for match in aligned if match.tensors is None]
         sizes = _batch_sizes(matches)
         for size, row in zip(sizes, (max(self.rows), max(self.rows.values()))):
             if row >= size:
@@ -88,7 +91,22 @@ class RowAlignment:
         step = _RowStep(self, sizes)
         for match in matches:
             step.add(match)
+        paired = {id(operator) for match in aligned for operator in (match.actual, match.reference)}
+        actual, reference = (self._without_moves(operators, paired) for operators in (actual, reference))
         return step.replaced(actual), step.replaced(reference)
+
+    def _without_moves(self, operators: Sequence[Operator], paired: set[int]) -> list[Operator]:
+        """Return the operators without those of one side that only view or copy tensors, or bring in constants.
+
+        A wrong one shows where its result is read. Parts of tensors have no place in memory that tells who reads it.
+
+        paired: the `id` of each operator that has a partner
+        """
+        kept = [op for op in operators if id(op) in paired or computes(op) or op.broken or not op.outputs]
+        self.omitted[_ONE_SIDED] += sum(len(list(op.records)) for op in operators) - sum(
+            len(list(op.records)) for op in kept
+        )
+        return kept
 
     def _before_backward(self, operators: Sequence[Operator]) -> list[Operator]:
         """Return the operators before the backward pass."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Optional
 from ascend_dump.analysis.alignment.model_calls import ModelCall
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.operators.names import is_source, moves_elements
+from ascend_dump.analysis.operators.names import is_source, moves_elements, operation
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import PRODUCTS, SHAPED, operator_class
 from ascend_dump.analysis.pairing.same_framework import Match, align
@@ -25,6 +25,7 @@ __all__ = [
     "changes_elements",
     "chosen_behind",
     "computes_floats",
+    "computes_weights",
     "groups_of",
     "is_append",
     "is_made_number",
@@ -174,6 +175,12 @@ def computes_floats(operator: Operator) -> bool:
     return bool(outputs) and any(map(_is_float, operator.inputs))
 
 
+def computes_weights(operator: Operator) -> bool:
+    """Return True for an attention, or a softmax: it computes weights from scores."""
+    name = operator_class(operator.op_type)
+    return name in ("_softmax", "softmax") or "attention" in name.lower()
+
+
 def changes_elements(operator: Operator) -> bool:
     """Return True for an operator that computes each element from the element at this index of its only input."""
     shapes = [record.shape for record in (*operator.inputs, *operator.outputs)]
@@ -244,21 +251,26 @@ def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
 
 
 def last_results(actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]) -> list[Match]:
-    """Return the match of the last results of both sides, if another operator makes them: a product or a quotient.
+    """Return the matches of the last results of both sides, if other operators make them, such as a quotient.
 
-    Behind the last operator with a partner, each side has to have exactly one operator that computes floats, apart from
-    operators that choose tokens.
+    Behind the last operator with a partner, each side has to have exactly one operator that computes floats, or both
+    have the same ones in one order, such as a limit for logits. Operators that choose tokens do not count.
     """
     paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
-    last = []
+    last: list[list[Operator]] = []
     for side in (actual, reference):
         computing = [operator for operator in side if computes_floats(operator)]
         begin = 1 + max((n for n, operator in enumerate(computing) if id(operator) in paired), default=-1)
-        chosen = chosen_behind(side, paired)
-        if not 0 < begin < len(computing) or any(id(operator) not in chosen for operator in computing[begin + 1 :]):
+        if not begin:
             return []
-        last.append(computing[begin])
-    return [Match(last[0], last[1], "order", 0.5)]
+        chosen = chosen_behind(side, paired)
+        behind = computing[begin:]
+        # The first operator may be read by those that choose tokens only.
+        last.append([op for n, op in enumerate(behind) if id(op) not in chosen or not n])
+    names = [[operation(operator.function) for operator in side] for side in last]
+    if names[0] != names[1] and any(len(side) != 1 for side in last):
+        return []
+    return [Match(a, b, "order", 0.5) for a, b in zip(*last)]
 
 
 def _readers(operator: Operator, later: Sequence[Operator]) -> list[Operator]:

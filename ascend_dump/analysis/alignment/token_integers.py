@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.model_calls import INTEGERS, ModelCall
@@ -56,9 +56,11 @@ class IntegersOfCalls:
     """
 
     def __init__(self, calls: Sequence[ModelCall]) -> None:
+        #: Contents of the integers that an encoder reads before the model: its masks are not of the model's tokens.
+        self._of_encoder = {content for call in calls for content in _contents_before(call)}
         largest = max(calls, key=lambda call: (call.width, call.rows))
         self._positions = _positions_key(calls, largest)
-        masks = (_first_key(call, self._is_mask_of_padding) for call in calls)
+        masks = (_first_key(call, self._is_mask_of_padding, unlike=self._of_encoder) for call in calls)
         self._mask = next((key for key in masks if key is not None), None)
         lengths = (_first_key(call, self._are_boundaries, _FIRST_PRODUCTS) for call in calls)
         self._lengths = next((key for key in lengths if key is not None), None)
@@ -120,10 +122,17 @@ class IntegersOfCalls:
         return _are_boundaries(call, array, self.positions(call))
 
     def _mask_of(self, call: ModelCall) -> Optional[np.ndarray]:
-        """Return the mask of a call, [rows, keys]; None if there is none."""
+        """Return the mask of a call, [rows, keys]; None if there is none.
+
+        A mask of a cache of fixed length ends with columns for tokens that do not exist yet: they are cut off.
+        """
+        import numpy as np
+
         mask = _find(call, self._mask)
-        is_mask = mask is not None and mask.ndim == 2 and len(mask) == call.rows and mask.shape[1] >= call.width
-        return mask if is_mask else None
+        if mask is None or mask.ndim != 2 or len(mask) != call.rows or mask.shape[1] < call.width:
+            return None
+        keys = int(np.flatnonzero(mask.any(axis=0)).max(initial=-1)) + 1
+        return mask[:, : max(keys, call.width)]
 
 
 def _positions_key(calls: Sequence[ModelCall], largest: ModelCall) -> Optional[_Key]:
@@ -170,17 +179,33 @@ def _are_repeated(positions: np.ndarray) -> np.ndarray:
     return repeated
 
 
+def _begin_of_model(call: ModelCall) -> tuple[int, int]:
+    """Return the indices of the first operator of a call behind an encoder, and of the lookup of the ids."""
+    lookup = next(n for n, operator in enumerate(call.operators) if call.ids_record in operator.inputs)
+    products = (n for n in range(lookup - 1, -1, -1) if operator_class(call.operators[n].op_type) in _PRODUCTS)
+    return next(products, -1) + 1, lookup
+
+
+def _contents_before(call: ModelCall) -> Iterator[Hashable]:
+    """Yield the contents of the integers that an encoder reads."""
+    begin, _ = _begin_of_model(call)
+    for operator in call.operators[:begin]:
+        for record in operator.inputs:
+            if record.dtype in _MASKS and record.content is not None:
+                yield record.content[0]
+
+
 def _integers(call: ModelCall, products: int = 1) -> Iterator[tuple[_Key, Record]]:
     """Yield the integer records of a call with their keys.
 
     products: the search ends at this product of the call; 1 is the first
     """
-    lookup = next(n for n, operator in enumerate(call.operators) if call.ids_record in operator.inputs)
-    before, after = call.operators[:lookup], call.operators[lookup:]
+    begin, lookup = _begin_of_model(call)
+    before, after = call.operators[begin:lookup], call.operators[lookup:]
     # Operators without a module are numbered over all calls of a step, so they get numbers from the lookup on. The
     # first call may have more operators before it than the others.
     names = [*reversed(list(_numbered(reversed(before), "before"))), *_numbered(after, "after")]
-    for name, operator in zip(names, call.operators):
+    for name, operator in zip(names, call.operators[begin:]):
         if operator_class(operator.op_type) in _PRODUCTS:
             products -= 1
             if not products:
@@ -198,18 +223,27 @@ def _numbered(operators: Iterable[Operator], place: str) -> Iterator[str]:
         yield operator.op_name if operator.module else f"{place}.{operator.op_type}_{counts[operator.op_type]}"
 
 
-def _keys(call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = 1) -> Iterator[_Key]:
+def _keys(
+    call: ModelCall,
+    is_wanted: Callable[[ModelCall, np.ndarray], bool],
+    products: int = 1,
+    unlike: Container[Hashable] = frozenset(),
+) -> Iterator[_Key]:
     for key, record in _integers(call, products):
-        if record is not call.ids_record:
+        if record is not call.ids_record and (record.content is None or record.content[0] not in unlike):
             array = _read(record)
             if array is not None and is_wanted(call, array):
                 yield key
 
 
 def _first_key(
-    call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = 1
+    call: ModelCall,
+    is_wanted: Callable[[ModelCall, np.ndarray], bool],
+    products: int = 1,
+    unlike: Container[Hashable] = frozenset(),
 ) -> Optional[_Key]:
-    return next(_keys(call, is_wanted, products), None)
+    """Return the key of the first integers that are wanted. unlike: contents that are not"""
+    return next(_keys(call, is_wanted, products, unlike), None)
 
 
 def _sum_of_largest(calls: Sequence[ModelCall], key: _Key) -> int:

@@ -18,6 +18,7 @@ from ascend_dump.analysis.alignment.token_ways import (
     rest_shape,
 )
 from ascend_dump.analysis.numerics.fills import equal_fills
+from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
@@ -160,11 +161,13 @@ class Rounding(NamedTuple):
     error      the relative distance of the tensors that these operators read
     operators  the number of operators that compute
     unit       the coarsest unit of rounding
+    attending  those of the operators that compute weights from scores
     """
 
     error: float
     operators: int
     unit: float
+    attending: tuple[Operator, ...] = ()
 
 
 NO_ROUNDING = Rounding(0.0, 0, 0.0)

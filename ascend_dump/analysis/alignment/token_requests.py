@@ -95,11 +95,14 @@ class Requests:
             yield segment
             return
         begin, alike = 0, self._that_have(segment, 0, 1)
+        own = alike
         for index in range(1, len(segment.ids)):
-            goes_on = [n for n in alike if self._has(n, segment, index)]
+            # Behind a token of a draft that will be rejected, the draft may be right again.
+            goes_on = [n for n in alike or own if self._has(n, segment, index)]
             if not goes_on and self._waits(segment.part(index, index + 1), waiting):
                 yield segment.part(begin, index)
                 begin, goes_on = index, self._that_have(segment, index, index + 1)
+                own = goes_on
             alike = goes_on
         yield segment.part(begin, len(segment.ids))
 

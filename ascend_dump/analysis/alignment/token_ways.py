@@ -87,6 +87,13 @@ class TokenSide:
             for slots in (call.slots for call in calls)
         ]
 
+    def prompt_in_row(self, row: int) -> set[int]:
+        """Return the numbers of the tokens in a row of the first call; -1 for a token that the other side lacks."""
+        if row >= len(self.slots[0]):
+            return set()
+        tokens = zip(self.calls[0].slots[row], self.slots[0][row].tolist())
+        return {number for token, number in tokens if token != NO_TOKEN}
+
     def rows_of(self, records: Mapping[int, Record]) -> dict[int, np.ndarray]:
         """Return the slot of each row of a tensor in each call, if the program picked the rows. records: by call
 

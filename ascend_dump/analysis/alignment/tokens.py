@@ -57,6 +57,7 @@ from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.data_flow import DataFlow
 from ascend_dump.analysis.pairing.same_framework import Match, RecordPair, align
+from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.common.units import counted
 from ascend_dump.errors import NotSupported
 from ascend_dump.reading import Record
@@ -202,12 +203,14 @@ class TokenAlignment:
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for number, side in enumerate(sides):
             for operator in side:
-                if id(operator) not in paired and (is_unchanging(operator) or borders.is_inside(operator, number)):
+                if id(operator) in paired:
+                    continue
+                if not computes(operator) or is_unchanging(operator) or borders.is_inside(operator, number):
                     self._compared.omitted[_REBUILT] += computes_floats(operator)
                     parts.update(dict.fromkeys(map(id, operator.records)))
-        borders.note_rounding(matches)
+        has_rounding = borders.note_rounding(matches)
         self._program = _Program(sides, matches)
-        is_same = _count_compared(parts) == count and len(matches) == len(before)
+        is_same = not has_rounding and _count_compared(parts) == count and len(matches) == len(before)
         return None if is_same else self._kept()
 
     def _with_agreeing(self, matches: Sequence[Match], differing: Set[RecordKey]) -> list[Match]:
@@ -421,6 +424,14 @@ class TokenAlignment:
     def has_most_tokens(self) -> bool:
         """True if the common tokens are at least half of the tokens of the side with fewer tokens."""
         return 2 * self.tokens.count >= min(map(count_tokens, self.calls))
+
+    def has_rows(self, rows: Mapping[int, int]) -> bool:
+        """Return True if each row of the first call of actual has the tokens of its row of the reference."""
+        for row, reference_row in rows.items():
+            prompts = self._sides[0].prompt_in_row(row), self._sides[1].prompt_in_row(reference_row)
+            if prompts[0] != prompts[1] or not prompts[0] or -1 in prompts[0]:
+                return False
+        return True
 
     def notes(self) -> list[str]:
         """Return sentences on tokens that go to other experts, and on the tokens that are compared."""

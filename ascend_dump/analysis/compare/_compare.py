@@ -25,12 +25,12 @@ from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._labels import labels_to_pair, with_label
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
 from ascend_dump.analysis.compare._second_opinion import with_second_opinion
-from ascend_dump.analysis.compare._tokens import tokens_of_rank
+from ascend_dump.analysis.compare._tokens import tokens_of_rank, tokens_of_rows
 from ascend_dump.analysis.compare._walk_rank import Work, compare_rank, compare_tokens
 from ascend_dump.analysis.judging.rules import RuleSource, rules_of
 from ascend_dump.analysis.judging.second_run import refuse_same_dump
 from ascend_dump.analysis.judging.verdict import Rules
-from ascend_dump.errors import DumpNotFound
+from ascend_dump.errors import DumpNotFound, NotSupported
 from ascend_dump.reading import Batch, Dump, Record, open_dump
 
 if TYPE_CHECKING:
@@ -188,7 +188,13 @@ def _ranks(
                 continue
         row_finder = RowFinder(rows, may_look=may_look)
         work = compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank, row_finder)
-        results.append((yield from work))
+        try:
+            results.append((yield from work))
+        except NotSupported:
+            alignment = None if rows is None else tokens_of_rows(rank, made_of, rows)
+            if alignment is None:
+                raise
+            results.append((yield from compare_tokens(rules, mapping, alignment)))
     return results
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product
-from ascend_dump.analysis.alignment.token_parts import token_part
+from ascend_dump.analysis.alignment.token_parts import distance, token_part
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
-from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
@@ -23,12 +24,17 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["TokenResults", "token_results", "unexplained_results"]
+__all__ = ["TokenResults", "settled_by_results", "token_results", "unexplained_results"]
 
 #: Log-probabilities may differ by this many rounding units of the largest logit, times the square root of the number
 #: of products: in types of at most 16 bits, and in wider ones.
 _UNITS_NARROW, _UNITS_WIDE = 8.0, 256.0
 _NARROW = 2.0**-12
+#: Results agree clearly if they differ by less than this share of the limit, in types whose limit is at most _WIDE.
+#: Those of right programs in float32 differ by less than 0.01 of it.
+_CLEARLY, _WIDE = 0.04, 1e-3
+_UNEQUAL = ("undecided", "unmatched", "structure", "different")
+_NO_EFFECT = "everything computed from it agrees, up to the log-probabilities of all tokens"
 
 
 class TokenResults(NamedTuple):
@@ -36,12 +42,14 @@ class TokenResults(NamedTuple):
 
     difference  the largest difference of the log-probabilities
     limit       the largest difference that rounding may cause
+    are_clear   the logits of all requests agree, far within this limit: nothing before them differs with an effect
     """
 
     pair: tuple[Record, Record]
     text: str
     difference: float
     limit: float
+    are_clear: bool = False
 
 
 def token_results(
@@ -81,7 +89,51 @@ def token_results(
     # Only logits that count in a log-probability are a scale: those of unused entries may be -3.4e38.
     counting = np.stack([values[1].max(axis=-1), values[1][np.arange(len(rows)), ids_after]])
     largest = float(np.abs(counting[np.isfinite(counting)]).max(initial=1.0))
-    return TokenResults((actual, reference), text, float(difference[worst]), largest * _rounding(operators))
+    rounding = _rounding(operators)
+    are_clear = (
+        rounding <= _WIDE
+        and float(difference[worst]) <= _CLEARLY * rounding * largest
+        and distance(actual, reference) <= _CLEARLY * rounding
+        and _last_tokens(index_of[numbers]) == _last_tokens(index_of)
+    )
+    return TokenResults((actual, reference), text, float(difference[worst]), largest * rounding, are_clear)
+
+
+def _last_tokens(index_of: np.ndarray) -> dict[int, int]:
+    """Return the last position of each sequence. index_of: [tokens, 2], sequence and position"""
+    last: dict[int, int] = {}
+    for sequence, position in index_of.tolist():
+        last[sequence] = max(position, last.get(sequence, 0))
+    return last
+
+
+def settled_by_results(
+    results: TokenResults, operators: Sequence[Sequence[Operator]], origins: Sequence[Origin], pairs: Sequence[Pair]
+) -> tuple[list[Origin], list[Pair]]:
+    """Return origins and pairs without the differences before results that agree clearly: these lead to nothing.
+
+    Parameters that differ are kept: the programs are not the same, even if these tokens do not show it.
+
+    operators: those of actual and of the reference, in execution order
+    """
+    orders = [{operator.op_name: n for n, operator in enumerate(side)} for side in operators]
+    ends = [order.get(record.op_name, -1) for order, record in zip(orders, results.pair)]
+
+    def is_settled(pair: Pair) -> bool:
+        sides = (pair.actual, pair.reference)
+        is_float = float_kind(pair.record.dtype or "") is not None
+        if pair.verdict == "different" and is_float and token_part(pair.record) is None:
+            return False  # a parameter
+        return all(
+            record is None or order.get(record.op_name, end + 1) <= end
+            for record, order, end in zip(sides, orders, ends)
+        )
+
+    kept = [origin for origin in origins if not is_settled(origin.pair)]
+    return kept, [
+        replace(pair, verdict="noise", reason=_NO_EFFECT) if pair.verdict in _UNEQUAL and is_settled(pair) else pair
+        for pair in pairs
+    ]
 
 
 def unexplained_results(results: TokenResults, pairs: Iterable[Pair]) -> Optional[Pair]:

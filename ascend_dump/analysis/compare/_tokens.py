@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Optional
 
@@ -18,6 +18,7 @@ from ascend_dump.reading import Record
 
 __all__ = [
     "tokens_of_rank",
+    "tokens_of_rows",
     "uncompared_tokens",
     "with_added_results",
     "with_misread_token",
@@ -43,17 +44,37 @@ def tokens_of_rank(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf], *, must
         if not may_align_tokens(*first):
             return None
     try:
-        alignment = TokenAlignment(
-            *(
-                [operators for _, *sides in steps if (operators := operators_in(sides[side], made_of[side]))]
-                for side in (0, 1)
-            )
-        )
+        alignment = _alignment_of(steps, made_of)
     except NotSupported:
         if must:
             raise
         return None
     return alignment if must or alignment.has_most_tokens else None
+
+
+def tokens_of_rows(
+    steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf], rows: Mapping[int, int]
+) -> Optional[TokenAlignment]:
+    """Return the alignment of the tokens of a rank if it has the tokens of these rows; else None.
+
+    Rows of different lengths cannot be cut from a batch, because the shorter ones are padded; their tokens can.
+
+    rows: from rows of actual to rows of the reference
+    """
+    try:
+        alignment = _alignment_of(steps, made_of)
+    except NotSupported:
+        return None
+    return alignment if alignment.has_rows(rows) else None
+
+
+def _alignment_of(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf]) -> TokenAlignment:
+    return TokenAlignment(
+        *(
+            [operators for _, *sides in steps if (operators := operators_in(sides[side], made_of[side]))]
+            for side in (0, 1)
+        )
+    )
 
 
 def with_tokens(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:

@@ -27,7 +27,7 @@ from ascend_dump.analysis.alignment.step_boundaries import (
 )
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._on_executor import RankResult
-from ascend_dump.analysis.compare._token_results import token_results, unexplained_results
+from ascend_dump.analysis.compare._token_results import settled_by_results, token_results, unexplained_results
 from ascend_dump.analysis.compare._tokens import (
     uncompared_tokens,
     with_added_results,
@@ -155,6 +155,8 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
     results = token_results(alignment, operators[:2])
     origins, of_cache = with_misread_token(with_tokens(divergence.origins(), alignment), alignment)
     origins = with_added_results(origins, alignment)
+    if results is not None and results.are_clear:
+        origins, progress.parts[0] = settled_by_results(results, operators[:2], origins, progress.parts[0])
     uncompared = uncompared_tokens(alignment)
     unexplained = None if results is None or origins else unexplained_results(results, progress.parts[0])
     uncompared += [] if unexplained is None else [unexplained]

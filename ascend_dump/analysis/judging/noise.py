@@ -24,7 +24,7 @@ from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, InputNoise, 
 from ascend_dump.analysis.judging.moved_elements import why_not_moved, why_other_integers
 from ascend_dump.analysis.judging.output_verdict import judge_output, measure_terms, rounding_type
 from ascend_dump.analysis.judging.second_run import Spread
-from ascend_dump.analysis.judging.term_magnitude import natural_scale, score_size
+from ascend_dump.analysis.judging.term_magnitude import natural_scale, score_size, weight_error
 from ascend_dump.analysis.judging.verdict import Noise, Rules, judge
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
@@ -88,7 +88,8 @@ class NoiseJudge:
         noise = Noise(size, rounding.unit, _MOST_OF_NOISE * size)
         if earlier is not None and not size:
             noise = _added([earlier], difference.measure.rms)
-        between = math.sqrt(max(rounding.operators, 1))
+        # The rounding of a score, relative to the score, is the rounding of its weight, relative to 1.
+        between = math.sqrt(max(rounding.operators, 1)) * max(map(weight_error, rounding.attending), default=1.0)
         dtype, is_cast = rounded_to or type_of(a, b), difference.cast or rounded_to is not None
         verdict = judge(difference.measure, dtype, rules, cast=is_cast, noise=noise, between=between)
         return self._adjusted(difference, verdict, b)

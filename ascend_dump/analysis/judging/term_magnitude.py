@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Optional
 
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import PRODUCTS
+from ascend_dump.analysis.operators.properties import PRODUCTS, operator_class
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["natural_scale", "score_size", "term_sizes"]
+__all__ = ["natural_scale", "score_size", "term_sizes", "weight_error"]
 
 _SUMS = frozenset(
     ("sum", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "index_put", "nansum", "BiasAddGrad")
@@ -40,6 +40,8 @@ _OF_THE_FIRST = frozenset(
         "tanh_backward",
     }
 )
+#: Rows whose largest score is so large are masked, so that they have no weights.
+_FILL = 1e4
 #: Minimum number of parts of a sum, and maximum number of elements of a part. Each part is copied as float64.
 _PARTS, _MOST_AT_ONCE = 64, 1 << 22
 _NORMS = frozenset(
@@ -77,6 +79,24 @@ def score_size(operator: Operator) -> float:
         return _scores(inputs.get(0), inputs.get(1))
     except AscendDumpError:
         return 1.0
+
+
+def weight_error(operator: Operator) -> float:
+    """Return the factor by which the weights of an attention, or of a softmax, enlarge the rounding of their scores.
+
+    It is at least 1. Only the largest score of a row counts: the weights of much smaller ones are almost 0.
+    """
+    import numpy as np
+
+    if operator_class(operator.op_type) not in ("_softmax", "softmax") or not operator.inputs:
+        return score_size(operator)
+    try:
+        scores = operator.inputs[0].numpy().astype(np.float32)
+    except AscendDumpError:
+        return 1.0
+    largest = np.abs(scores.max(axis=-1, initial=-np.inf))
+    largest = largest[largest < _FILL]
+    return max(1.0, float(np.median(largest))) if largest.size else 1.0
 
 
 def _scores(query: Optional[Record], key: Optional[Record]) -> float:

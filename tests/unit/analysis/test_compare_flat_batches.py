@@ -58,3 +58,23 @@ def test_tokens_that_are_picked_come_from_the_tensor_and_not_from_the_indices(tm
     assert [(origin.module, origin.kind) for origin in comparison.origins] == [("norm", "argument")] or [
         origin.module for origin in comparison.origins
     ] == ["norm"]
+
+
+def test_a_draft_that_is_right_again_behind_a_wrong_token(tmp_path: Path) -> None:
+    """The last token of the draft has the id and the position of the next token of the other request too."""
+    rows = [[3, 7, 5, 9, 4, 12, 14], [6, 2, 8, 11, 13, 12, 17]]
+    calls = [
+        (rows[0][:3] + rows[1][:5], [0, 1, 2, 0, 1, 2, 3, 4]),
+        ([9, 20, 12, 12], [3, 4, 5, 5]),
+        ([4, 12, 17], [4, 5, 6]),
+    ]
+    engine, trainer = Model(1e-5), Model(1e-5)
+    with torch.no_grad(), ascend_dump.capture(engine, path=tmp_path / "engine", steps="0-9"):
+        for ids, positions in calls:
+            engine(torch.tensor(ids), torch.tensor(positions))
+    with torch.no_grad(), ascend_dump.capture(trainer, path=tmp_path / "trainer", steps="0"):
+        trainer(torch.tensor(rows), torch.arange(7).expand(2, 7))
+    comparison = ascend_dump.compare(tmp_path / "engine", tmp_path / "trainer")
+    assert "2 tokens of a draft were rejected in actual and are left out" in comparison.aligned
+    assert any(text.startswith("tokens: 13 tokens of 2 requests") for text in comparison.aligned)
+    assert comparison.verdict in ("equal", "noise")

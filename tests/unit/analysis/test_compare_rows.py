@@ -158,6 +158,28 @@ def test_later_steps_have_the_rows_of_the_first(tmp_path: Path, ids: Any) -> Non
     assert {pair.record.step for pair in comparison.pairs} == {0, 1}
 
 
+def test_a_token_that_one_side_takes_and_the_other_chooses(tmp_path: Path, ids: Any) -> None:
+    """The constant has no partner. It is an operator of one side, but whatever reads it agrees."""
+
+    def chosen(path: Path, requests: Any, token: Any) -> Path:
+        model = network()
+        with torch.no_grad(), ascend_dump.capture(model, path=path, steps="0-9"):
+            logits = model(requests)[:, -1]
+            best = logits.argmax(-1)
+            best = best if token is None else torch.tensor([token])
+            logits.log_softmax(-1).gather(-1, best[:, None])
+        return path
+
+    with torch.no_grad():
+        token = int(network()(ids)[4, -1].argmax())
+    many = chosen(tmp_path / "many", ids, None)
+    comparison = ascend_dump.compare(chosen(tmp_path / "one", ids[4:5], token), many)
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert "of operators of one side that compute nothing" in comparison.aligned[0]
+    comparison = ascend_dump.compare(chosen(tmp_path / "other", ids[4:5], (token + 1) % 32), many)
+    assert comparison.verdict not in ("equal", "noise")
+
+
 def test_requests_of_other_lengths_and_rows_that_are_not_there(tmp_path: Path, ids: Any) -> None:
     model = network()
     many = dumped(tmp_path / "many", model, ids)

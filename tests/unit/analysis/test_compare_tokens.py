@@ -334,6 +334,32 @@ def test_a_rounding_in_decoding_only(tmp_path: Path) -> None:
     assert origin.evidence[1] == "aten::_to_copy runs in some calls of actual only, such as call 1"
 
 
+class CountingNorm(Norm):
+    """Keeps the largest elements of its inputs, which nothing reads."""
+
+    def __init__(self, norm: Norm) -> None:
+        super().__init__()
+        self.weight = norm.weight
+        self.register_buffer("largest", torch.zeros(SIZE))
+
+    def forward(self, x: Any) -> Any:
+        self.largest.copy_(torch.maximum(self.largest, x.abs().amax((0, 1))))
+        return super().forward(x)
+
+
+def test_operators_of_one_side_without_an_effect_on_the_results(tmp_path: Path) -> None:
+    """The log-probabilities of all tokens agree, and nothing behind them differs."""
+    network = Network()
+    network.blocks[1].n2 = CountingNorm(network.blocks[1].n2)
+    comparison = compared(tmp_path / "right", network, requests(10, 12, 9))
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert "everything computed from it agrees" in "".join(pair.reason for pair in comparison.pairs)
+    network.blocks[1].n2.eps = 0.1
+    comparison = compared(tmp_path / "wrong", network, requests(10, 12, 9))
+    assert comparison.origins[0].module == "blocks.1.n2"
+    assert comparison.counts["unmatched"] > 0
+
+
 def test_positions_that_are_one_too_large(tmp_path: Path) -> None:
     network = Network()
     network.register_forward_pre_hook(
@@ -434,6 +460,21 @@ def test_tokens_that_go_to_other_experts_because_of_a_bias(tmp_path: Path) -> No
     faulty = ascend_dump.compare(rollout(tmp_path / "rollout", networks[0], sequences), reference)
     assert not any("within rounding" in text for text in faulty.aligned)
     assert faulty.origins[0].module.startswith("blocks.1.mlp")
+
+
+def test_a_request_and_its_padded_row_in_a_batch(tmp_path: Path) -> None:
+    """Rows of other lengths cannot be cut, but the tokens of the row are compared."""
+    sequences, faulty = requests(10, 7, 9), Network()
+    faulty.blocks[1].n2.eps = 0.1
+    batch = rollout(tmp_path / "batch", Network(), sequences)
+    alone = rollout(tmp_path / "alone", Network(), sequences[1:2])
+    comparison = ascend_dump.compare(alone, batch, rows={0: 1})
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert "7 tokens of 1 request are on both sides" in comparison.aligned[-1]
+    with pytest.raises(NotSupported, match="the same length"):
+        ascend_dump.compare(alone, batch, rows={0: 0})
+    wrong = rollout(tmp_path / "wrong", faulty, sequences[1:2])
+    assert ascend_dump.compare(wrong, batch, rows={0: 1}).origins[0].module == "blocks.1.n2"
 
 
 def test_dumps_of_other_requests_are_not_compared_by_tokens(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product
-from ascend_dump.analysis.alignment.token_groups import computes_floats
+from ascend_dump.analysis.alignment.token_groups import computes_floats, computes_weights
 from ascend_dump.analysis.alignment.token_parts import Rounding, distance, token_part
 from ascend_dump.analysis.operators.operator import Operator, module_of
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
@@ -116,11 +116,14 @@ class Borders:
             if of_input is not None and of_input > max(self._limit, _TIMES_LESS * apart):
                 self._parts.update({id(record): None for record in pair if record is not None})
 
-    def note_rounding(self, matches: Sequence[Match]) -> None:
+    def note_rounding(self, matches: Sequence[Match]) -> bool:
         """Note in the compared inputs how much rounding precedes them, if operators before them are left out.
+
+        Return True if that is more than what was noted before.
 
         matches: those that are compared
         """
+        has_more = False
         for number, of_side in enumerate(self._sides):
             compared = {
                 (match.reference if number else match.actual).position: match
@@ -137,12 +140,16 @@ class Borders:
                     if part is None or made is None or made.position == OUTSIDE:
                         continue
                     if not any(position in compared for position in of_side.parts.get(made.position, ())):
-                        part.rounding = max(part.rounding, self._rounding(of_side, made.position, compared))
+                        rounding = self._rounding(of_side, made.position, compared)
+                        if rounding[:3] > part.rounding[:3]:
+                            part.rounding, has_more = rounding, True
+        return has_more
 
     def _rounding(self, of_side: _ProgramSide, maker: int, compared: Mapping[int, Match]) -> Rounding:
         """Return the rounding in a tensor. maker: its operator; compared: the compared operators, by position"""
         waiting, visited = [maker], {maker}
         error, count = 0.0, 0
+        attending: list[Operator] = []
         while waiting and len(visited) < _MOST_BEFORE:
             position = waiting.pop()
             distances = [
@@ -154,13 +161,15 @@ class Borders:
             if measured:
                 error = max(error, *measured)
                 continue
-            count += computes_floats(of_side.flow.operators[position])
+            operator = of_side.flow.operators[position]
+            count += computes_floats(operator)
+            attending += [operator] if computes_weights(operator) else []
             for source in of_side.flow.sources[position]:
                 made = source.maker or source.root
                 if made is not None and made.position not in (OUTSIDE, *visited):
                     visited.add(made.position)
                     waiting.append(made.position)
-        return Rounding(min(error, self._limit), count, self._unit)
+        return Rounding(min(error, self._limit), count, self._unit, tuple(attending))
 
     def is_inside(self, operator: Operator, side: int) -> bool:
         """Return True if everything that is computed from an operator without a partner agrees, or a product does.
