@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Optional
@@ -32,7 +33,7 @@ from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences, type_of
 from ascend_dump.analysis.operators.module_calls import ModuleCalls
 from ascend_dump.analysis.operators.next_request import is_of_module
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, is_read_for
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.operators.undefined_outputs import written_inputs
 from ascend_dump.analysis.pairing.same_framework import Match
@@ -86,17 +87,40 @@ class OperatorPair:
         self.inputs: list[Pair] = []
         self.causes: set[OriginNumber] = set()
         self.noise: list[InputNoise] = []
+        #: For each input: its index, its origins and its noise.
+        self._read: list[tuple[Optional[int], frozenset[OriginNumber], tuple[InputNoise, ...]]] = []
         self.borders: list[Border] = []
 
     @property
     def is_cast(self) -> bool:
         return any(pair.transformation == "cast" and pair.verdict != "structure" for pair in self.inputs)
 
-    def add(self, causes: Collection[OriginNumber], noise: Optional[InputNoise]) -> None:
-        """Add the origins and the noise of an input."""
+    def add(self, causes: Collection[OriginNumber], *noise: InputNoise, index: Optional[int] = None) -> None:
+        """Add the origins and the noise of an input. index: of the input in the reference; None if it is unpaired."""
         self.causes.update(causes)
-        if noise is not None:
-            self.noise.append(noise)
+        self.noise.extend(noise)
+        self._read.append((index, frozenset(causes), noise))
+
+    def of_output(self, output: Optional[Record]) -> OperatorPair:
+        """Return the pair with the origins and the noise of those inputs from which an output is computed.
+
+        They are all inputs, except for operators on lists, which compute each tensor of a list by itself.
+        """
+        reference = self.match.reference
+        if output is None or all(is_read_for(reference, index, output.index) for index, *_ in self._read):
+            return self
+        read, other = (
+            [source for source in self._read if is_read_for(reference, source[0], output.index) is is_read]
+            for is_read in (True, False)
+        )
+        part = copy.copy(self)
+        part.causes = self.causes - NO_ORIGINS.union(*(causes for _, causes, _ in other))
+        part.causes |= NO_ORIGINS.union(*(causes for _, causes, _ in read))
+        left_out = {id(noise) for *_, noises in other for noise in noises}
+        left_out -= {id(noise) for *_, noises in read for noise in noises}
+        part.noise = [noise for noise in self.noise if id(noise) not in left_out]
+        part.inputs = [pair for pair in self.inputs if is_read_for(reference, pair.record.index, output.index)]
+        return part
 
     @property
     def noise_causes(self) -> frozenset[OriginNumber]:

@@ -11,7 +11,16 @@ from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.properties import COLLECTIVES, operator_class
 from ascend_dump.reading import MadeOf, Record
 
-__all__ = ["Operator", "call_of", "common_module", "module_of", "operators", "parameter_name", "storage_of"]
+__all__ = [
+    "Operator",
+    "call_of",
+    "common_module",
+    "is_read_for",
+    "module_of",
+    "operators",
+    "parameter_name",
+    "storage_of",
+]
 
 #: Levels that wrappers of a model add to the path of a module.
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "model"}
@@ -127,6 +136,19 @@ def _repeats(operator: Operator, record: Record) -> bool:
         return False
     side = operator.inputs if record.io == "input" else operator.outputs
     return any(member.index == record.index and member.io == record.io for member in side)
+
+
+def is_read_for(operator: Operator, index: Optional[int], output: int) -> bool:
+    """Return True if an output may be computed from an input.
+
+    An operator on lists computes each tensor of a list by itself. Inputs after the lists apply to all tensors.
+
+    index: the index of the input; None if it is unknown
+    """
+    if index is None or not operator.function.startswith("_foreach_"):
+        return True
+    count = max(len(operator.outputs), 1)
+    return index % count == output % count or index >= len(operator.inputs) // count * count
 
 
 @functools.lru_cache(maxsize=1 << 16)
