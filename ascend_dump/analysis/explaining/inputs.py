@@ -133,7 +133,7 @@ class InputJudge:
         if a is None or b is None:
             return _JudgedInput(pair, *state.look_up_unpaired(1 if a is None else 0, pair.record))
         if difference.verdict == "equal":
-            state.note_agreement(state.stretches.left_by(match.reference, b))
+            state.note_agreement(state.stretches.left_by(match.reference, b), pair)
             if b.parameter:
                 state.history.add_agreeing(b.parameter, b.step)
             return _JudgedInput(pair)

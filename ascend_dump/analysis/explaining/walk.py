@@ -212,7 +212,7 @@ class Divergence:
             for a, b in entered.stretch.results:
                 difference, pair = state.compare(None, a, b)
                 if difference.verdict == "equal":
-                    state.note_agreement([entered])
+                    state.note_agreement([entered], pair)
                 elif difference.verdict not in ("unreadable", "unmatched"):
                     made = entered.stretch.makers(a, b)
                     makers = [MadeInside(entered, operator, record) for operator, record in made]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Optional
 
-__all__ = ["FloatKind", "float_kind"]
+from ascend_dump.reading import Record
+
+__all__ = ["FloatKind", "float_kind", "is_float_tensor"]
 
 
 class FloatKind(NamedTuple):
@@ -53,3 +55,8 @@ _FLOATS = {
 def float_kind(dtype: str) -> Optional[FloatKind]:
     """Return the rounding of a type by its numpy or ml_dtypes name; None for exact types."""
     return _FLOATS.get(dtype)
+
+
+def is_float_tensor(record: Record) -> bool:
+    """Return True for floating-point values, unless they are a single number."""
+    return float_kind(record.dtype or "") is not None and math.prod(record.shape or ()) > 1
