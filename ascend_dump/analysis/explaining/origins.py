@@ -8,6 +8,7 @@ from typing import Any, Optional, Protocol
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.names import is_source
 from ascend_dump.analysis.operators.next_request import is_of_module, layers_of
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class, writes
@@ -28,6 +29,8 @@ _FEW = 2
 _GRADIENT = ".grad"
 #: The key of modules that get a gradient in one program only.
 _LOST = "lost gradient"
+#: The beginning of the evidence for results that were not compared.
+_NO_PARTNER = "its results have no partner"
 #: Evidence for a difference that begins between two steps.
 _NOT_UPDATED = "step {step} agrees: the update after it, which is not recorded, is the probable cause"
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
@@ -88,8 +91,8 @@ class Draft:
         #: Path of the module whose functions between inner modules may be the cause, in dumps of `level="module"`, or
         #: which calls a module that only one side runs.
         self.caller: Optional[str] = None
-        #: True at a stretch outside of modules that is shown by the reader of its result: it only has views and
-        #: constants, or only the reference runs it.
+        #: True at a stretch outside of modules that is shown by the reader of its result: it only makes a constant, or
+        #: only the reference computes in it.
         self.is_at_reader = False
         #: At a stretch: the number of lines of evidence on its operators; else 0.
         self.stretch_lines = 0
@@ -153,13 +156,11 @@ class Draft:
     def add_unknown(self, pair: Pair, *, is_lost: bool) -> None:
         """Note a tensor that differs, and that is computed from results of this stretch that were not compared.
 
-        is_lost: one side computes a gradient there, and the other side computes none. That is certain
+        is_lost: it computes a gradient, and the other side computes none. That is certain
         """
-        if self.kind != "unknown" and not (is_lost and self.changes_values):
+        if self.kind != "unknown" and not any(line.startswith(_NO_PARTNER) for line in self.evidence):
             self.kind = self.kind if is_lost else "unknown"
-            self.evidence.append(
-                f"its results have no partner, and {pair.record.label}, which is made of them, differs"
-            )
+            self.evidence.append(f"{_NO_PARTNER}, and {pair.record.label}, which is made of them, differs")
         self.changes_values |= is_lost
 
     @property
@@ -297,7 +298,8 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = (), *, is_cause: boo
         evidence.append(f"updates {', '.join(names[:_MOST_NAMED])}{more} {side} only, for later steps")
     draft = Draft("structure", pair, evidence, hidden=not states, joined=joined if first.source else None)
     draft.stretch_lines = len(evidence)
-    draft.is_at_reader = not any(operator.module for operator in both) and not (here and any(map(computes, both)))
+    is_constant = any(is_source(op.op_type) for op in both) and not any(map(computes, both))
+    draft.is_at_reader = not any(op.module for op in both) and (is_constant or (not here and any(map(computes, there))))
     draft.caller = stretch.caller_of(first)
     return draft
 

@@ -378,7 +378,7 @@ class RankState:
                 draft.add_border(border.pair, cause, is_alone=is_alone)
             for before in stretch.before:
                 if before.is_open and before.number in border.causes:
-                    self.drafts[before.number].add_unknown(border.pair, is_lost=is_lost_gradient(before.stretch))
+                    self.drafts[before.number].add_unknown(border.pair, is_lost=before.is_lost)
         add_effect(border.pair, drafts)
 
     def _cause(self, entered: EnteredStretch, pair: Pair) -> Stretch:

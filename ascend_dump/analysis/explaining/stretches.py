@@ -46,6 +46,7 @@ class EnteredStretch:
     differs  a tensor that left it differs
     readers  paired operators that read a difference, by their position in the reference
     is_known `number` is an origin elsewhere that explains the stretch, even if no tensor of it was compared
+    is_lost  it computes the gradient of a parameter that has no gradient on the other side
     result_differs  a result of the program that it makes differs
     is_absorbed  no difference inside it, or computed from one, reaches a result
     """
@@ -60,6 +61,7 @@ class EnteredStretch:
     agreeing: list[Pair] = field(default_factory=list)
     differs: bool = False
     is_known: bool = False
+    is_lost: bool = False
     readers: set[int] = field(default_factory=set)
     result_differs: bool = False
     is_absorbed: bool = False
@@ -106,7 +108,7 @@ class EnteredStretch:
             for before in stretch.before:
                 if before.differs or before.is_open:
                     causes.update((leaving if before.differs else entered)[before.order])
-                if before.is_known or (before.is_open and is_lost_gradient(before.stretch)):
+                if before.is_known or (before.is_open and before.is_lost):
                     causes.add(before.number)
             entered[stretch.order] = frozenset(causes)
             noise_causes = NO_ORIGINS.union(*(source.noise.causes for source in stretch.entering.values()))

@@ -413,6 +413,8 @@ class Divergence:
             )
             entered = state.stretches.enter(stretch, number)
             entered.is_known = lost is not None
+            owners = () if self._wiring is None else self._wiring.owners_of_lost_gradients
+            entered.is_lost = is_lost_gradient(stretch) and stretch.module in owners
             if lost is not None:
                 state.drafts[lost].backward.append(operator.label)
             if state.has_parts and state.drafts[number].hidden:
