@@ -426,7 +426,9 @@ def _dropped(program: Program, known: list[Site], draw: random.Random, path: Pat
     choices = _modules(program, _SAME_SHAPE)
     if not choices:
         raise NotVisible
-    return _replaced(program, "dropped operators", path, draw.choice(choices), lambda module: nn.Identity())
+    fault = _replaced(program, "dropped operators", path, draw.choice(choices), lambda module: nn.Identity())
+    # The line that calls the module may be wrong too.
+    return fault._replace(modules=fault.modules | {name.rpartition(".")[0] for name in fault.modules})
 
 
 class _Then(nn.Module):

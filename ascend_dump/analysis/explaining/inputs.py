@@ -80,20 +80,20 @@ class InputJudge:
             self._count_parameter(b)
             if b is None or b.index not in operators.written:
                 pair, causes, noise, border = self._judge(match, a, b)
+                of_input = [] if noise is None else [noise]
                 if border is not None:
                     operators.borders.append(border)
-                    operators.noise += [
-                        noise.noise for stretch in border.stretches for noise in stretch.entering.values()
-                    ]
+                    of_input += [noise.noise for stretch in border.stretches for noise in stretch.entering.values()]
                 is_sent = pair.verdict == "different" and a is not None and is_contribution(a)
                 if is_sent and self._state.differences.shards is None:
                     # Other ranks receive the tensor, so the outputs on this rank may all be equal.
                     add_effect(pair, self._state.drafts.of(causes))
                 operators.inputs.append(pair)
-                operators.add(causes, noise)
+                operators.add(causes, *of_input, index=None if b is None else b.index)
         for side, records in enumerate(match.unpaired_inputs):
             for record in records:
-                operators.add(*self._state.look_up_unpaired(side, record))
+                causes, noise = self._state.look_up_unpaired(side, record)
+                operators.add(causes, *(() if noise is None else (noise,)))
         self._is_first = False
 
     def judge_parameter(self, record: Record) -> None:
@@ -144,7 +144,7 @@ class InputJudge:
         if a is None or b is None:
             return _JudgedInput(pair, *state.look_up_unpaired(1 if a is None else 0, pair.record))
         if difference.verdict == "equal":
-            state.note_agreement(state.stretches.left_by(match.reference, b))
+            state.note_agreement(state.stretches.left_by(match.reference, b), pair)
             if b.parameter:
                 state.history.add_agreeing(b.parameter, b.step)
             return _JudgedInput(pair)

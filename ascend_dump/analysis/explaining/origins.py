@@ -9,6 +9,7 @@ from ascend_dump.analysis.explaining.adapter_evidence import AdapterRecords
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.names import is_source
 from ascend_dump.analysis.operators.next_request import is_of_module, layers_of
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class, writes
@@ -29,6 +30,8 @@ _FEW = 2
 _GRADIENT = ".grad"
 #: The key of modules that get a gradient in one program only.
 _LOST = "lost gradient"
+#: The beginning of the evidence for results that were not compared.
+_NO_PARTNER = "its results have no partner"
 #: Evidence for a difference that begins between two steps.
 _NOT_UPDATED = "step {step} agrees: the update after it, which is not recorded, is the probable cause"
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
@@ -86,8 +89,16 @@ class Draft:
         self.arguments = arguments
         self.summary = summary
         self.has_border = False
-        #: Path of the module whose functions between inner modules may be the cause, in dumps of `level="module"`.
+        #: Path of the module whose functions between inner modules may be the cause, in dumps of `level="module"`, or
+        #: which calls a module that only one side runs.
         self.caller: Optional[str] = None
+        #: True at a stretch outside of modules that is shown by the reader of its result: it only makes a constant, or
+        #: only the reference computes in it.
+        self.is_at_reader = False
+        #: At a stretch: the number of lines of evidence on its operators; else 0.
+        self.stretch_lines = 0
+        #: The phase of the tensor that differs and is computed from the operators that are shown; None before.
+        self.narrowed_by: Optional[str] = None
         #: True if nothing else explained the first tensor that left its stretch and differs.
         self.begins_alone = False
         #: The first parameter, gradient or state of an optimizer that differs because of it, with its operator.
@@ -115,34 +126,47 @@ class Draft:
         """Note whether the differences of one step reach a result of the program."""
         self.reaches_results = reaches or self.reaches_results is True
 
+    def is_wide(self, pair: Pair) -> bool:
+        """Return True if this draft, at a stretch, may be narrowed to the operators from which a tensor is computed.
+
+        The forward pass runs before the backward pass, but its results may be compared at the end of the step.
+        """
+        is_of_stretch = self.stretch_lines > 0 and self.kind == "structure" and not self.summary
+        if not is_of_stretch or pair.record.step != self.pair.record.step:
+            return False
+        return self.narrowed_by is None or "backward" == self.narrowed_by != pair.record.phase
+
     def add_border(self, pair: Pair, cause: Optional[Stretch], *, is_alone: bool) -> None:
         """Note a tensor that left the stretch of this draft, and that differs because of the stretch.
 
         cause     the operators of the stretch from which the tensor is computed; None if unknown
         is_alone  nothing else explains the difference
         """
+        if cause is not None and any(cause.operators):
+            self.narrowed_by = pair.record.phase
+            narrow = stretch_draft(cause, is_cause=True)
+            self.pair, self.joined, self.caller = narrow.pair, narrow.joined, narrow.caller
+            self.is_at_reader, self.evidence[: self.stretch_lines] = narrow.is_at_reader, narrow.evidence
+            self.stretch_lines = narrow.stretch_lines
         if not self.has_border:
             self.begins_alone = is_alone
-            if cause is not None and self.kind == "structure" and not self.summary and any(cause.operators):
-                narrow = stretch_draft(cause)
-                self.pair, self.joined, self.evidence[: len(narrow.evidence)] = (
-                    narrow.pair,
-                    narrow.joined,
-                    narrow.evidence,
-                )
+            if self.is_at_reader:
+                self.pair = pair
             name = pair.record.parameter
             self.evidence.append(
                 f"its result differs, read as {pair.record.label}{(name and f' ({name})') or ''}: {pair.reason}"
             )
         self.has_border = self.changes_values = True
 
-    def add_unknown(self, pair: Pair) -> None:
-        """Note a tensor that differs, and that is computed from results of this stretch that were not compared."""
-        if self.kind != "unknown":
-            self.kind = "unknown"
-            self.evidence.append(
-                f"its results have no partner, and {pair.record.label}, which is made of them, differs"
-            )
+    def add_unknown(self, pair: Pair, *, is_lost: bool) -> None:
+        """Note a tensor that differs, and that is computed from results of this stretch that were not compared.
+
+        is_lost: it computes a gradient, and the other side computes none. That is certain
+        """
+        if self.kind != "unknown" and not any(line.startswith(_NO_PARTNER) for line in self.evidence):
+            self.kind = self.kind if is_lost else "unknown"
+            self.evidence.append(f"{_NO_PARTNER}, and {pair.record.label}, which is made of them, differs")
+        self.changes_values |= is_lost
 
     @property
     def is_of_structure(self) -> bool:
@@ -243,17 +267,21 @@ class Drafts:
         return first.summary.replace("{count}", str(len(group))) if len(group) > 1 else ""
 
 
-def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
+def stretch_draft(stretch: Stretch, states: Sequence[str] = (), *, is_cause: bool = False) -> Draft:
     """Return the draft of an origin at a stretch: its first operator that computes, if possible one of actual.
 
-    states: names of the states that the stretch updates on one side only, and that later steps read
+    states    names of the states that the stretch updates on one side only, and that later steps read
+    is_cause  the result of the last operator differs. In losses the last operator is shown, because others may be right
     """
+    stretch = stretch.without_masks()
     here, there = stretch.operators
     both = [*here, *there]
     makes_result = _makes_result(both)
     if there and any(operator.module for operator in there) and not any(operator.module for operator in here):
         both = [*there, *here]  # the names of operators of a program of functions tell little
     first = next(filter(makes_result, both), None) or next(filter(computes, both), both[0])
+    if is_cause and not any(op.module or op.phase == "backward" or writes(op.op_type) for op in both):
+        first = next(filter(makes_result, reversed(here or there)), first)
     of_actual = any(operator is first for operator in here)
     record = next(iter(first.outputs), None) or next(first.records)
     text = _how_built(stretch, first)
@@ -273,7 +301,12 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = ()) -> Draft:
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         side = "here" if here else "in the reference"
         evidence.append(f"updates {', '.join(names[:_MOST_NAMED])}{more} {side} only, for later steps")
-    return Draft("structure", pair, evidence, hidden=not states, joined=joined if first.source else None)
+    draft = Draft("structure", pair, evidence, hidden=not states, joined=joined if first.source else None)
+    draft.stretch_lines = len(evidence)
+    is_constant = any(is_source(op.op_type) for op in both) and not any(map(computes, both))
+    draft.is_at_reader = not any(op.module for op in both) and (is_constant or (not here and any(map(computes, there))))
+    draft.caller = stretch.caller_of(first)
+    return draft
 
 
 def _place_of(operator: Operator) -> str:

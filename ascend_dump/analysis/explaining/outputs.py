@@ -75,7 +75,7 @@ def judge_outputs(state: RankState, operators: OperatorPair) -> tuple[list[Pair]
     pairs = []
     origin: Optional[OriginNumber] = None
     for a, b in (*overwritten, *match.outputs):
-        pair = _judge(state, operators, a, b)
+        pair = _judge(state, operators.of_output(b), a, b)
         if writes(match.reference.op_type):
             state.known.forget_one_sided_writes(a, b)
         if pair.differs and not pair.explained:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Optional
@@ -28,11 +29,12 @@ from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, Ori
 from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.arrangement import are_rearranged
+from ascend_dump.analysis.numerics.float_types import float_kind, is_float_tensor
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences, type_of
 from ascend_dump.analysis.operators.module_calls import ModuleCalls
 from ascend_dump.analysis.operators.next_request import is_of_module
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, is_read_for
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.operators.undefined_outputs import written_inputs
 from ascend_dump.analysis.pairing.same_framework import Match
@@ -64,6 +66,10 @@ SAME_CONSTANT = "the same constant, in the type that one program casts to"
 NO_VALUE_YET = "memory without a value yet, in the type that one program casts to"
 
 
+#: Tensors with a larger relative distance are not near: in rounding units, but at least _LEAST_NEAR.
+_UNITS_NEAR, _LEAST_NEAR = 16.0, 1e-4
+
+
 class OperatorPair:
     """Two paired operators with the differences of their inputs.
 
@@ -86,17 +92,40 @@ class OperatorPair:
         self.inputs: list[Pair] = []
         self.causes: set[OriginNumber] = set()
         self.noise: list[InputNoise] = []
+        #: For each input: its index, its origins and its noise.
+        self._read: list[tuple[Optional[int], frozenset[OriginNumber], tuple[InputNoise, ...]]] = []
         self.borders: list[Border] = []
 
     @property
     def is_cast(self) -> bool:
         return any(pair.transformation == "cast" and pair.verdict != "structure" for pair in self.inputs)
 
-    def add(self, causes: Collection[OriginNumber], noise: Optional[InputNoise]) -> None:
-        """Add the origins and the noise of an input."""
+    def add(self, causes: Collection[OriginNumber], *noise: InputNoise, index: Optional[int] = None) -> None:
+        """Add the origins and the noise of an input. index: of the input in the reference; None if it is unpaired."""
         self.causes.update(causes)
-        if noise is not None:
-            self.noise.append(noise)
+        self.noise.extend(noise)
+        self._read.append((index, frozenset(causes), noise))
+
+    def of_output(self, output: Optional[Record]) -> OperatorPair:
+        """Return the pair with the origins and the noise of those inputs from which an output is computed.
+
+        They are all inputs, except for operators on lists, which compute each tensor of a list by itself.
+        """
+        reference = self.match.reference
+        if output is None or all(is_read_for(reference, index, output.index) for index, *_ in self._read):
+            return self
+        read, other = (
+            [source for source in self._read if is_read_for(reference, source[0], output.index) is is_read]
+            for is_read in (True, False)
+        )
+        part = copy.copy(self)
+        part.causes = self.causes - NO_ORIGINS.union(*(causes for _, causes, _ in other))
+        part.causes |= NO_ORIGINS.union(*(causes for _, causes, _ in read))
+        left_out = {id(noise) for *_, noises in other for noise in noises}
+        left_out -= {id(noise) for *_, noises in read for noise in noises}
+        part.noise = [noise for noise in self.noise if id(noise) not in left_out]
+        part.inputs = [pair for pair in self.inputs if is_read_for(reference, pair.record.index, output.index)]
+        return part
 
     @property
     def noise_causes(self) -> frozenset[OriginNumber]:
@@ -300,7 +329,8 @@ class RankState:
                 if verdict == "undecided":
                     suspects = self._suspects(stretches, a, b).union(*(source.causes for source in noise))
                     self._confirm_lost(stretches)
-                self.note_agreement([stretch for stretch in stretches if verdict == "noise" or not stretch.differs])
+                agreeing = [stretch for stretch in stretches if verdict == "noise" or not stretch.differs]
+                self.note_agreement(agreeing, pair)
                 return Border(stretches, pair), self.known.add_noise(difference, type_of(a, b), suspects, noise)
         causes = NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
         if difference.bounds:
@@ -338,29 +368,70 @@ class RankState:
             stretch.differs = True
             if stretch.number in border.causes:
                 # With gradients, a difference of the forward pass that ended comes back where tensors are read again.
-                has_cause = self.wiring is not None and not self.has_gradients
-                cause = self._cause(stretch.stretch, border.pair) if has_cause else None
-                is_alone = has_cause and border.causes == {stretch.number}
-                self.drafts[stretch.number].add_border(border.pair, cause, is_alone=is_alone)
+                # A difference that begins and ends inside of one pass began in this stretch.
+                in_backward = {phase == "backward" for phase in stretch.stretch.phases}
+                is_of_pass = in_backward == {border.pair.record.phase == "backward"}
+                has_cause = self.wiring is not None and not stretch.is_known and (is_of_pass or not self.has_gradients)
+                draft = self.drafts[stretch.number]
+                cause = self._cause(stretch, border.pair) if has_cause and draft.is_wide(border.pair) else None
+                is_alone = not self.has_gradients and has_cause and border.causes == {stretch.number}
+                draft.add_border(border.pair, cause, is_alone=is_alone)
             for before in stretch.before:
                 if before.is_open and before.number in border.causes:
-                    self.drafts[before.number].add_unknown(border.pair)
+                    self.drafts[before.number].add_unknown(border.pair, is_lost=before.is_lost)
         add_effect(border.pair, drafts)
 
-    def _cause(self, stretch: Stretch, pair: Pair) -> Stretch:
-        """Return the operators of a stretch from which a tensor that leaves it is computed."""
+    def _cause(self, entered: EnteredStretch, pair: Pair) -> Stretch:
+        """Return the operators of a stretch from which a tensor that leaves it is computed, but for right operators.
+
+        Operators are right if a tensor computed from them agrees. For example, all layers read one mask, and the
+        results of earlier layers agree; or the result of a norm agrees, and a product of it differs.
+        """
         assert self.wiring is not None, "the caller checked it"
-        return stretch.leading_to((pair.actual, pair.reference), self.wiring.flows).without_common()
+        leading = entered.stretch.leading_to(_identities([pair]), self.wiring.flows)
+        agreeing = _identities(entered.agreeing) | self._agreeing_inside(leading)
+        right = entered.stretch.leading_to(agreeing, self.wiring.flows)
+        return leading.without(right).without_masks().without_common()
+
+    def _agreeing_inside(self, stretch: Stretch) -> set[int]:
+        """Return the identities of results inside of a stretch that both programs compute, by any operators.
+
+        Only first outputs count. The others are statistics in most cases, such as the mean of a norm.
+        """
+        here, there = (
+            {
+                record.content: record
+                for operator in side
+                for record in operator.outputs[:1]
+                if record.content is not None and is_float_tensor(record)
+            }
+            for side in stretch.operators
+        )
+        return {
+            id(record)
+            for b in there.values()
+            for a in here.values()
+            if a.shape == b.shape and self._is_near(a, b)
+            for record in (a, b)
+        }
+
+    def _is_near(self, a: Record, b: Record) -> bool:
+        """Return True if two tensors differ by little more than rounding. Statistics do not prove it."""
+        difference = self.differences.between(a, b)
+        measure, kind = difference.measure, float_kind(type_of(a, b))
+        if measure is None or kind is None or difference.bounds or measure.nonfinite:
+            return difference.verdict == "equal"
+        return measure.rms > 0 and measure.rel_l2 <= max(_UNITS_NEAR * kind.unit, _LEAST_NEAR)
 
     def disregard(self, border: Border) -> None:
         """Note that a tensor which leaves stretches differs, and that the result of its reader does not."""
-        self.note_agreement(border.stretches)
+        self.note_agreement(border.stretches, border.pair)
         self.known.forget(border.contents)
 
-    def note_agreement(self, stretches: Iterable[EnteredStretch]) -> None:
+    def note_agreement(self, stretches: Iterable[EnteredStretch], pair: Pair) -> None:
         """Note that a tensor which leaves stretches agrees."""
         for stretch in stretches:
-            stretch.agreed += 1
+            stretch.agreeing.append(pair)
             self.drafts[stretch.number].settled = True
 
     def remember(self, pair: Pair, contents: Optional[tuple[Any, Any]], causes: frozenset[OriginNumber]) -> None:
@@ -375,6 +446,10 @@ class RankState:
         if not self.unreadable:
             return []
         return [f"{counted(self.unreadable, 'earlier record')} could not be read: the cause may be among them"]
+
+
+def _identities(pairs: Iterable[Pair]) -> set[int]:
+    return {id(record) for pair in pairs for record in (pair.actual, pair.reference) if record is not None}
 
 
 def extent(measure: Optional[Measure]) -> str:

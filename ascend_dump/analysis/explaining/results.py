@@ -184,8 +184,8 @@ class Origin(_OfOperator):
     explains   number of later pairs whose differences were traced to it
     first_seen the cause may be in earlier operators or inputs, which are not recorded or could not be read
     next       settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
-    caller     in dumps of `level="module"`: the module whose functions between inner modules may be the cause; `module`
-               is this one then. None if there is none
+    caller     in dumps of `level="module"`: the module whose functions between inner modules may be the cause. Else the
+               module that calls a module which only one side runs. `module` is this one then. None if there is none
     """
 
     kind: str

@@ -42,10 +42,11 @@ class EnteredStretch:
     causes   origins of the differences that enter it
     before   earlier stretches, also of earlier steps, with outputs that it reads
     entering differences within rounding that enter it, by their identity
-    agreed   number of tensors that left it and agree
+    agreeing tensors that left it and agree
     differs  a tensor that left it differs
     readers  paired operators that read a difference, by their position in the reference
     is_known `number` is an origin elsewhere that explains the stretch, even if no tensor of it was compared
+    is_lost  it computes the gradient of a parameter that has no gradient on the other side
     result_differs  a result of the program that it makes differs
     is_absorbed  no difference inside it, or computed from one, reaches a result
     """
@@ -57,21 +58,22 @@ class EnteredStretch:
     causes: set[OriginNumber] = field(default_factory=set)
     before: list[EnteredStretch] = field(default_factory=list)
     entering: dict[int, EnteringNoise] = field(default_factory=dict)
-    agreed: int = 0
+    agreeing: list[Pair] = field(default_factory=list)
     differs: bool = False
     is_known: bool = False
+    is_lost: bool = False
     readers: set[int] = field(default_factory=set)
     result_differs: bool = False
     is_absorbed: bool = False
 
     @property
     def agrees(self) -> bool:
-        return self.is_absorbed or (self.agreed > 0 and not self.differs)
+        return self.is_absorbed or (bool(self.agreeing) and not self.differs)
 
     @property
     def is_open(self) -> bool:
         """True if no tensor that left it could be compared."""
-        return not self.agreed and not self.differs
+        return not self.agreeing and not self.differs
 
     @property
     def casts(self) -> bool:
@@ -106,7 +108,7 @@ class EnteredStretch:
             for before in stretch.before:
                 if before.differs or before.is_open:
                     causes.update((leaving if before.differs else entered)[before.order])
-                if before.is_known:
+                if before.is_known or (before.is_open and before.is_lost):
                     causes.add(before.number)
             entered[stretch.order] = frozenset(causes)
             noise_causes = NO_ORIGINS.union(*(source.noise.causes for source in stretch.entering.values()))

@@ -216,7 +216,7 @@ class Divergence:
             for a, b in entered.stretch.results:
                 difference, pair = state.compare(None, a, b)
                 if difference.verdict == "equal":
-                    state.note_agreement([entered])
+                    state.note_agreement([entered], pair)
                 elif difference.verdict not in ("unreadable", "unmatched"):
                     made = entered.stretch.makers(a, b)
                     makers = [MadeInside(entered, operator, record) for operator, record in made]
@@ -433,6 +433,8 @@ class Divergence:
             )
             entered = state.stretches.enter(stretch, number)
             entered.is_known = lost is not None
+            owners = () if self._wiring is None else self._wiring.owners_of_lost_gradients
+            entered.is_lost = is_lost_gradient(stretch) and stretch.module in owners
             if lost is not None:
                 state.drafts[lost].backward.append(operator.label)
             if state.has_parts and state.drafts[number].hidden:

@@ -18,6 +18,7 @@ __all__ = ["NOT_WRITTEN", "Wiring"]
 
 #: Operators that overwrite a tensor, such as a sum or gradient, to begin it anew.
 _FILLS = ("zero", "fill", "copy")
+_GRADIENT = ".grad"
 NOT_WRITTEN = "no recorded operator wrote it before"
 
 
@@ -52,6 +53,21 @@ class Wiring:
                     if record.parameter:
                         reads.setdefault(record.parameter, record)
         return found
+
+    @cached_property
+    def owners_of_lost_gradients(self) -> set[str]:
+        """The paths of modules that own a parameter with a gradient on one side only."""
+        here, there = (
+            {
+                record.parameter
+                for operator in operators
+                for record in operator.records
+                if record.parameter and record.parameter.endswith(_GRADIENT)
+            }
+            for operators in self._operators
+        )
+        names = here ^ there if here and there else set()
+        return {name.removesuffix(_GRADIENT).rpartition(".")[0] for name in names}
 
     @cached_property
     def _names(self) -> tuple[dict[int, str], dict[int, str]]:

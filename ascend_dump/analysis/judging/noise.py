@@ -32,7 +32,7 @@ from ascend_dump.analysis.numerics.permutations import IDENTITY
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
 from ascend_dump.analysis.operators.arguments import tensors_among
 from ascend_dump.analysis.operators.names import element_rule, moves_elements, operation
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, is_read_for
 from ascend_dump.analysis.operators.properties import (
     EXPONENTIALS,
     input_scale_matters,
@@ -338,17 +338,12 @@ def _has_all_inputs(match: Match) -> bool:
 
 
 def _input_pairs(match: Match, output: Record) -> list[tuple[Record, Record]]:
-    """Return the pairs of inputs that an output is computed from element by element.
-
-    For an operator on lists of tensors, these are the tensors that belong to the output.
-    """
-    pairs = [(a, b) for a, b in match.inputs if a is not None and b is not None and not is_unread(b)]
-    if match.reference.function.startswith("_foreach_"):
-        count = max(len(match.reference.outputs), 1)
-        # Inputs after the lists apply to every tensor of the lists.
-        lists = len(match.reference.inputs) // count * count
-        pairs = [(a, b) for a, b in pairs if b.index % count == output.index % count or b.index >= lists]
-    return pairs
+    """Return the pairs of inputs that an output is computed from element by element."""
+    return [
+        (a, b)
+        for a, b in match.inputs
+        if a is not None and b is not None and not is_unread(b) and is_read_for(match.reference, b.index, output.index)
+    ]
 
 
 def _added(noise: Sequence[InputNoise], natural: float) -> Noise:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Optional
 
-__all__ = ["FloatKind", "float_kind", "narrower"]
+from ascend_dump.reading import Record
+
+__all__ = ["FloatKind", "float_kind", "is_float_tensor", "narrower"]
 
 
 class FloatKind(NamedTuple):
@@ -61,3 +63,8 @@ def narrower(dtype: str, other: str) -> str:
     if kind is None or other_kind is None:
         return dtype
     return dtype if kind.mantissa <= other_kind.mantissa else other
+
+
+def is_float_tensor(record: Record) -> bool:
+    """Return True for floating-point values, unless they are a single number."""
+    return float_kind(record.dtype or "") is not None and math.prod(record.shape or ()) > 1

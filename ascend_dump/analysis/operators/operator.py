@@ -15,6 +15,7 @@ __all__ = [
     "Operator",
     "call_of",
     "common_module",
+    "is_read_for",
     "is_same_name",
     "module_of",
     "operators",
@@ -136,6 +137,19 @@ def _repeats(operator: Operator, record: Record) -> bool:
         return False
     side = operator.inputs if record.io == "input" else operator.outputs
     return any(member.index == record.index and member.io == record.io for member in side)
+
+
+def is_read_for(operator: Operator, index: Optional[int], output: int) -> bool:
+    """Return True if an output may be computed from an input.
+
+    An operator on lists computes each tensor of a list by itself. Inputs after the lists apply to all tensors.
+
+    index: the index of the input; None if it is unknown
+    """
+    if index is None or not operator.function.startswith("_foreach_"):
+        return True
+    count = max(len(operator.outputs), 1)
+    return index % count == output % count or index >= len(operator.inputs) // count * count
 
 
 @functools.lru_cache(maxsize=1 << 16)

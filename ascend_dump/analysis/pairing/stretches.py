@@ -6,10 +6,11 @@ A stretch lies between tensors that both programs have.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
+from ascend_dump.analysis.numerics.float_types import is_float_tensor
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, common_module, storage_of
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
@@ -29,27 +30,58 @@ class Stretch:
                the input
     results    pairs of tensors that both sides make and no paired operator reads: the last value of a parameter, or a
                result of the whole program
+    modules    for each side: the paths of all modules that run in the step
     """
 
     operators: tuple[list[Operator], list[Operator]] = field(default_factory=lambda: ([], []))
     exits: list[tuple[int, int]] = field(default_factory=list)
     results: list[tuple[Record, Record]] = field(default_factory=list)
+    modules: tuple[Collection[str], Collection[str]] = ((), ())
 
     @property
     def module(self) -> str:
         """The path of the innermost module that contains all operators; "" if there is none."""
         return common_module(operator.module for side in self.operators for operator in side)
 
-    def leading_to(self, tensors: Iterable[Optional[Record]], flows: Flows) -> Stretch:
-        """Return the operators from which inputs of paired operators are computed, one input of each side.
+    @property
+    def _computing(self) -> list[Operator]:
+        return [operator for side in self.operators for operator in side if computes(operator)]
 
-        tensors: the input of actual and that of the reference
+    def caller_of(self, operator: Operator) -> Optional[str]:
+        """Return the path of the module that calls the module of an operator, if one side lacks it; else None.
+
+        That module has the line that differs: it calls another module, or one less. If only one side runs the stretch
+        in the forward pass, and it consists of several modules, this is the module around them.
+        """
+        is_of_one_side = not all(self.operators) and self.phases == {"forward"}
+        if is_of_one_side and len({op.module_path for op in self._computing}) > 1 and self.module:
+            return self.module
+        levels = operator.module.split(".") if operator.module else []
+        paths = [".".join(levels[:count]) for count in range(1, len(levels) + 1)] if all(self.modules) else []
+        of_one_side = (path for path in paths if (path in self.modules[0]) != (path in self.modules[1]))
+        outermost = next(of_one_side, None)
+        return None if outermost is None else outermost.rpartition(".")[0]
+
+    @property
+    def phases(self) -> set[str]:
+        """The phases of the operators."""
+        return {operator.phase for side in self.operators for operator in side}
+
+    def leading_to(self, tensors: Collection[int], flows: Flows) -> Stretch:
+        """Return the operators from which tensors are computed.
+
+        tensors: the identities of inputs of paired operators, or of outputs of the stretch, of both sides
         """
         leading: tuple[list[Operator], list[Operator]] = ([], [])
-        for side, (record, flow) in enumerate(zip(tensors, flows)):
+        for side, flow in enumerate(flows):
             inside = {operator.position: operator for operator in self.operators[side]}
-            waiting = [source for sources in flow.sources for source in sources if source.record is record]
-            before: set[int] = set()
+            waiting = [source for sources in flow.sources for source in sources if id(source.record) in tensors]
+            before = {
+                position
+                for position, operator in inside.items()
+                if any(id(record) in tensors for record in operator.outputs)
+            }
+            waiting += [source for position in before for source in flow.sources[position]]
             while waiting:
                 source = waiting.pop()
                 for output in (source.maker, source.root):
@@ -57,13 +89,34 @@ class Stretch:
                         before.add(output.position)
                         waiting += flow.sources[output.position]
             leading[side].extend(inside[position] for position in sorted(before))
-        return Stretch(leading)
+        return Stretch(leading, modules=self.modules)
+
+    def without(self, other: Stretch) -> Stretch:
+        """Return the operators that are not in another stretch; all of them if none that computes is left."""
+        inside = {id(operator) for side in other.operators for operator in side}
+        here, there = ([operator for operator in side if id(operator) not in inside] for side in self.operators)
+        return Stretch((here, there), modules=self.modules) if any(map(computes, (*here, *there))) else self
+
+    def without_masks(self) -> Stretch:
+        """Return the operators without those that make masks and positions outside of the modules that read them.
+
+        Programs make masks in many ways. A wrong one shows where it is read: in a module that both programs have.
+        """
+        modules = {operator.module_path for operator in self._computing if _reads_values(operator)}
+        masks = [op for op in self._computing if modules and not _reads_values(op) and op.module_path not in modules]
+        return self.without(Stretch((masks, []))) if masks else self
 
     def without_common(self) -> Stretch:
         """Return the operators of which the other side has none of the same type; all of them if both sides have some.
 
-        So a part that one side lacks is named by it, although other operators of the stretch are on both sides.
+        So a part that one side lacks is named by it, although other operators of the stretch are on both sides. A
+        module that one side lacks comes first, because the other modules may be built from other types.
         """
+        modules = [{operator.module_path for operator in side if computes(operator)} for side in self.operators]
+        alone = modules[0] ^ modules[1]
+        if modules[0] & modules[1] and bool(modules[0] - modules[1]) != bool(modules[1] - modules[0]):
+            here, there = ([op for op in side if op.module_path in alone] for side in self.operators)
+            return Stretch((here, there), modules=self.modules)
         counts = [Counter(operator.op_type for operator in side) for side in self.operators]
         extra = [counts[0] - counts[1], counts[1] - counts[0]]
         if bool(extra[0]) == bool(extra[1]):
@@ -72,7 +125,7 @@ class Stretch:
             [operator for operator in side if operator.op_type in extra_types]
             for side, extra_types in zip(self.operators, extra)
         )
-        return Stretch((here, there))
+        return Stretch((here, there), modules=self.modules)
 
     def makers(self, *outputs: Record) -> list[tuple[Operator, Record]]:
         """Return the operators of the stretch that made these outputs, each with its output."""
@@ -108,16 +161,29 @@ def stretches_of(
     components = unpaired_components(flows, partners)
     for node_a, node_b, _ in results:
         components.join(node_a, node_b)
+    modules = _modules(actual), _modules(reference)
     stretches: dict[Node, Stretch] = {}
     for side, operator in alone:
         node = side, operator.position
-        stretch = stretches[node] = stretches.setdefault(components.find(node), Stretch())
+        stretch = stretches[node] = stretches.setdefault(components.find(node), Stretch(modules=modules))
         stretch.operators[side].append(operator)
     for node_a, _, pair in results:
         stretches[node_a].results.append(pair)
     for makers, reader in exits(flows, partners):
         stretches[makers[0]].exits.append(reader)
     return stretches
+
+
+def _reads_values(operator: Operator) -> bool:
+    """Return True if an operator reads a tensor of floating-point values that is no single number."""
+    return any(map(is_float_tensor, operator.inputs))
+
+
+def _modules(operators: Sequence[Operator]) -> set[str]:
+    """Return the paths of the modules that compute in the forward pass, and of the modules around them."""
+    running = {operator.module for operator in operators if operator.phase == "forward" and computes(operator)}
+    levels = [path.split(".") for path in running if path]
+    return {".".join(path[:count]) for path in levels for count in range(1, len(path) + 1)}
 
 
 def _of_one(side: int, operator: Operator) -> Stretch:

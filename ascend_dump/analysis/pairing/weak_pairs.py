@@ -148,6 +148,10 @@ class _Candidates:
         self._partners = partners
         self._kind = kind
         self._same_modules = _same_modules(flows, kind)
+        #: The paths of modules that run operators in both programs.
+        self._modules_of_both = set.intersection(
+            *({operator.module_path for operator in flow.operators if operator.module_path} for flow in flows)
+        )
         self._names = [
             {record.parameter for operator in flow.operators for record in operator.records} for flow in flows
         ]
@@ -191,6 +195,7 @@ class _Candidates:
         a, b = self._flows[0].operators[made_a.position], self._flows[1].operators[made_b.position]
         return (
             self._kind(a) == self._kind(b)
+            and not (a.module_path != b.module_path and {a.module_path, b.module_path} <= self._modules_of_both)
             and False not in self._relations(made_a.position, made_b.position)
             and not self.are_of_other_parameters(made_a.position, made_b.position)
         )
