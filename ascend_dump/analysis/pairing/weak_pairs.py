@@ -230,6 +230,9 @@ def _between_pairs(flows: Flows, partners: Partners, weak: Sequence[Pair]) -> It
 
     weak: pairs of positions. Operators around a pair pass tensors to each other, without a paired operator between
     """
+    # Operators of two classes are no pair, so they have no partner.
+    classes = [[operator_class(flow.operators[pair[side]].op_type) for side, flow in enumerate(flows)] for pair in weak]
+    weak = [pair for pair, (class_a, class_b) in zip(weak, classes) if class_a == class_b]
     components = unpaired_components(flows, partners)
     for position_a, position_b in weak:
         components.join((0, position_a), (1, position_b))
@@ -242,10 +245,7 @@ def _between_pairs(flows: Flows, partners: Partners, weak: Sequence[Pair]) -> It
         }
         for side, flow in enumerate(flows)
     ]
-    for pair in weak:
-        classes = {operator_class(flow.operators[position].op_type) for flow, position in zip(flows, pair)}
-        if len(classes) == 1 and components.find((0, pair[0])) not in alone[0] & alone[1]:
-            yield pair
+    yield from (pair for pair in weak if components.find((0, pair[0])) not in alone[0] & alone[1])
 
 
 def unpaired_components(flows: Flows, partners: Partners) -> Components:

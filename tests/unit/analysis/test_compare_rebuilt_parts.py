@@ -144,14 +144,16 @@ class Layers(nn.Module):
         return x
 
 
-def train(path: Path, network: Callable[[], nn.Module], change: Callable[[Any], None], *shape: int) -> Path:
+def train(
+    path: Path, network: Callable[[], nn.Module], change: Callable[[Any], None], *shape: int, data: str = "tensor"
+) -> Path:
     """Record two steps of a training."""
     torch.manual_seed(0)
     module = network()
     change(module)
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
-    with ascend_dump.capture(module, path=path, steps="0-1", mode="all", quiet=True):
+    with ascend_dump.capture(module, path=path, steps="0-1", mode="all", data=data, quiet=True):
         for _ in range(2):
             optimizer.zero_grad()
             module(torch.randn(*shape)).square().mean().backward()
@@ -160,10 +162,10 @@ def train(path: Path, network: Callable[[], nn.Module], change: Callable[[Any], 
 
 
 def compared(
-    path: Path, network: Callable[[], nn.Module], change: Callable[[Any], None], *shape: int
+    path: Path, network: Callable[[], nn.Module], change: Callable[[Any], None], *shape: int, data: str = "tensor"
 ) -> ascend_dump.Comparison:
-    sides = train(path / "actual", network, change, *shape), train(path / "reference", network, lambda _: None, *shape)
-    return ascend_dump.compare(*sides)
+    actual = train(path / "actual", network, change, *shape, data=data)
+    return ascend_dump.compare(actual, train(path / "reference", network, lambda _: None, *shape, data=data))
 
 
 def setting(name: str, value: object) -> Callable[[Any], None]:
@@ -227,6 +229,12 @@ def test_a_rewritten_norm_is_not_blamed_for_gradients_of_a_later_fault(tmp_path:
     wrong = compared(tmp_path / "wrong", Layers, rewritten_norms("norm norm absolute"), 2, 5, WIDTH)
     assert wrong.origins
     assert {origin.module for origin in wrong.origins} == {"norms.2"}
+
+
+def test_a_rewritten_norm_is_not_blamed_for_a_later_fault_if_there_are_statistics_only(tmp_path: Path) -> None:
+    """Its squares of the norm are no squares of the elements, which have another shape."""
+    wrong = compared(tmp_path, Layers, rewritten_norms("norm norm absolute"), 2, 5, WIDTH, data="stats")
+    assert wrong.origins[0].module == "norms.2"
 
 
 class Adam:
