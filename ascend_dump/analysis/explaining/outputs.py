@@ -293,10 +293,19 @@ def _suspects(state: RankState, operators: OperatorPair, pair: Pair) -> frozense
         return frozenset({earlier})
     draft = _draft(state, operators, replace(pair, reason=MAYBE_REARRANGED) if is_rearranged else pair, arguments)
     is_cause = operators.has_equal_inputs and not operators.noise
-    draft.hidden = not is_cause or all(argument.is_rounding for argument in arguments)
+    is_cast = pair.transformation == "cast" and all(_follows_type(argument, type_of(a, b)) for argument in arguments)
+    draft.hidden = not is_cause or is_cast or all(argument.is_rounding for argument in arguments)
     number = state.drafts.add(draft)
     state.arguments.add_origin(match.reference, arguments, operators.is_replaced, number)
     return frozenset({number})
+
+
+def _follows_type(argument: DifferingArgument, dtype: str) -> bool:
+    """Return True for another type of a constant, or its value in this type, where a program computes in another type."""
+    kind, numbers = float_kind(dtype), argument.numbers
+    if argument.name == "dtype" or kind is None or numbers is None:
+        return argument.name == "dtype"
+    return abs(numbers[0] - numbers[1]) <= 2 * kind.unit * abs(numbers[1])
 
 
 def _aligned(state: RankState, match: Match, a: Record, b: Record) -> Optional[tuple[Match, Record, Record]]:

@@ -196,3 +196,28 @@ def test_rounding_is_relative_to_the_elements_that_it_comes_from(
     assert (right.origins, right.verdict) == ((), "undecided")
     wrong = ascend_dump.compare(of(tmp_path / "wrong", 3e-6, 0.5), reference)
     assert [origin.op_type for origin in wrong.origins] == ["aten::add"]
+
+
+class Masked(nn.Module):
+    """Scores with a mask that is made in the type of the scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.first(x)
+        zero = torch.zeros((), dtype=x.dtype)
+        mask = torch.where(torch.ones(16, 16, dtype=torch.bool).tril(), zero, torch.finfo(x.dtype).min)
+        return self.second((scores + mask).softmax(-1))
+
+
+def test_constants_in_the_type_in_which_a_program_computes_are_no_origin(tmp_path: Path) -> None:
+    sides = []
+    for dtype in (torch.bfloat16, torch.float32):
+        torch.manual_seed(0)
+        network, x = Masked().to(torch.bfloat16).to(dtype), torch.randn(16, 16).to(torch.bfloat16).to(dtype)
+        sides.append(tmp_path / str(dtype))
+        with ascend_dump.capture(network, path=sides[-1], data="stats", quiet=True), torch.no_grad():
+            network(x)
+    assert not ascend_dump.compare(*sides).origins
