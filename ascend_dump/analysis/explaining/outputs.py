@@ -301,7 +301,7 @@ def _suspects(state: RankState, operators: OperatorPair, pair: Pair) -> frozense
 
 
 def _follows_type(argument: DifferingArgument, dtype: str) -> bool:
-    """Return True for another type of a constant, or its value in this type, where a program computes in another type."""
+    """Return True for the type of a constant, or its value in this type, if a program computes in another type."""
     kind, numbers = float_kind(dtype), argument.numbers
     if argument.name == "dtype" or kind is None or numbers is None:
         return argument.name == "dtype"
