@@ -49,6 +49,7 @@ class EnteredStretch:
     is_lost  it computes the gradient of a parameter that has no gradient on the other side
     result_differs  a result of the program that it makes differs
     is_absorbed  no difference inside it, or computed from one, reaches a result
+    has_agreed   it was there in an earlier step, and tensors that left it agreed
     """
 
     stretch: Stretch
@@ -65,6 +66,7 @@ class EnteredStretch:
     readers: set[int] = field(default_factory=set)
     result_differs: bool = False
     is_absorbed: bool = False
+    has_agreed: bool = False
 
     @property
     def agrees(self) -> bool:
@@ -112,7 +114,7 @@ class EnteredStretch:
                     causes.add(before.number)
             entered[stretch.order] = frozenset(causes)
             noise_causes = NO_ORIGINS.union(*(source.noise.causes for source in stretch.entering.values()))
-            if noise_causes:
+            if noise_causes and not stretch.has_agreed:
                 # The difference that leaves is larger than this noise explains.
                 noise_causes |= {stretch.number}
             causes_inside = entered[stretch.order] or noise_causes or stretch._earlier_origins()

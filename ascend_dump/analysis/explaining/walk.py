@@ -433,6 +433,8 @@ class Divergence:
             )
             entered = state.stretches.enter(stretch, number)
             entered.is_known = lost is not None
+            draft = state.drafts[number]
+            entered.has_agreed = draft.settled and draft.pair.record.step != outputs[0].record.step
             owners = () if self._wiring is None else self._wiring.owners_of_lost_gradients
             entered.is_lost = is_lost_gradient(stretch) and stretch.module in owners
             if lost is not None:

@@ -13,6 +13,7 @@ from typing import Optional
 from ascend_dump.analysis.numerics.float_types import is_float_tensor
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, common_module, storage_of
+from ascend_dump.analysis.operators.properties import RANDOM, operator_class
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.analysis.pairing.weak_pairs import Node, Partners, computes, exits, unpaired_components
@@ -51,8 +52,11 @@ class Stretch:
         """Return the path of the module that calls the module of an operator, if one side lacks it; else None.
 
         That module has the line that differs: it calls another module, or one less. If only one side runs the stretch
-        in the forward pass, and it consists of several modules, this is the module around them.
+        in the forward pass, and it consists of several modules, this is the module around them. Random operators are no
+        evidence of a call: a dropout that evaluates is called, and runs none.
         """
+        if any(operator_class(member.op_type) in RANDOM for member in self._computing):
+            return None
         is_of_one_side = not all(self.operators) and self.phases == {"forward"}
         if is_of_one_side and len({op.module_path for op in self._computing}) > 1 and self.module:
             return self.module

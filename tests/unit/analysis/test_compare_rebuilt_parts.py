@@ -234,7 +234,100 @@ def test_a_rewritten_norm_is_not_blamed_for_gradients_of_a_later_fault(tmp_path:
 def test_a_rewritten_norm_is_not_blamed_for_a_later_fault_if_there_are_statistics_only(tmp_path: Path) -> None:
     """Its squares of the norm are no squares of the elements, which have another shape."""
     wrong = compared(tmp_path, Layers, rewritten_norms("norm norm absolute"), 2, 5, WIDTH, data="stats")
-    assert wrong.origins[0].module == "norms.2"
+    assert {origin.module for origin in wrong.origins} == {"norms.2"}
+
+
+class Pooling(nn.Module):
+    """A norm, the mean over positions, and a linear layer. wrong: the maximum in place of the mean."""
+
+    wrong = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = Norm(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm(x)
+        return self.linear(normed.amax(1) if self.wrong else normed.mean(1))
+
+
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+def test_a_fault_between_a_rewritten_norm_and_the_next_module(tmp_path: Path, data: str) -> None:
+    """The norm returns the same, so what is built differently in it is not the cause."""
+
+    def change(network: Pooling) -> None:
+        network.norm.way, network.wrong = "norm", True
+
+    first = compared(tmp_path, Pooling, change, 2, 5, WIDTH, data=data).origins[0]
+    assert (first.module, first.op_type) == ("", "aten::amax")
+
+
+class MaskedAttention(nn.Module):
+    """Attention with one head, by one operator or by hand."""
+
+    by_hand = False
+    scale = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = self.q(x), self.k(x), x
+        if not self.by_hand:
+            return x + functional.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], mask)[:, 0]
+        scores = q @ k.transpose(1, 2) * (self.scale / math.sqrt(WIDTH)) + mask
+        return x + scores.softmax(-1) @ v
+
+
+class SharedMask(nn.Module):
+    """Two attentions with one mask, which attention by hand adds to its scores."""
+
+    by_hand = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = MaskedAttention(), MaskedAttention()
+
+    def forward(self, x: Tensor) -> Tensor:
+        allowed = torch.ones(5, 5, dtype=torch.bool).tril()
+        mask = torch.where(allowed, 0.0, -math.inf) if self.by_hand else allowed
+        return self.second(self.first(x, mask), mask)
+
+
+def test_a_mask_that_another_module_reads_rightly_is_not_the_cause(tmp_path: Path) -> None:
+    def change(network: SharedMask) -> None:
+        network.by_hand = network.first.by_hand = network.second.by_hand = True
+        network.second.scale = 2.0
+
+    assert compared(tmp_path, SharedMask, change, 2, 5, WIDTH).origins[0].module == "second"
+
+
+class Skipping(nn.Module):
+    """Two linear layers. skipped: the first one is not called."""
+
+    skipped = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = x.tanh()
+        return self.second(inside if self.skipped else self.first(inside))
+
+
+def test_a_module_that_one_program_does_not_call_is_named_at_its_caller(tmp_path: Path) -> None:
+    network = lambda: nn.Sequential(Skipping(), Skipping())  # noqa: E731  # a factory of modules
+    found = compared(tmp_path, network, lambda module: setting("skipped", True)(module[1]), 2, WIDTH)
+    assert (found.origins[0].op_name, found.origins[0].module) == ("1.first/addmm_0", "1")
+
+
+def test_dropout_that_one_program_does_not_run_is_named_at_its_module(tmp_path: Path) -> None:
+    """A module that only evaluates is called too, although it runs no operator."""
+    network = lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.0), nn.Linear(WIDTH, WIDTH))  # noqa: E731
+    found = compared(tmp_path, network, lambda module: setting("p", 0.5)(module[1].eval().train()), 2, WIDTH)
+    assert found.origins[0].module == "1"
 
 
 class Adam:
