@@ -160,8 +160,10 @@ class InputJudge:
         if known is None and state.has_parts and self._is_local(match, a, b, difference):
             state.local.add(a, b)
             return _JudgedInput(replace(pair, verdict="unmatched", reason=NO_COUNTERPART))
-        if known is None and state.has_parts and not match.reference.module and only_passes_on(match.reference):
-            # Another rank may update this parameter. It is judged where an operator computes with it.
+        is_passed_on = known is None and state.has_parts and only_passes_on(match.reference)
+        if is_passed_on and (not match.reference.module or state.local.passed_on_by(a, b)):
+            # Another rank may update this parameter, or send this tensor. It is judged where an operator computes with
+            # it.
             return _JudgedInput(replace(pair, verdict="unmatched", reason=NO_COUNTERPART))
         return known or self._judge_new(match, a, b, difference, pair)
 
@@ -174,10 +176,14 @@ class InputJudge:
             return True  # a list of samples: each rank has its own
         if local.are_local(a, b):
             return True
-        if local.maker(a, b) is None:
+        is_made_alone = local.maker(a, b) is not None
+        if not is_made_alone and not local.passed_on_by(a, b):
             return False
-        others = [self._state.compare(match, *pair)[1] for pair in match.inputs]
-        return is_index_into_part(b, others)
+        others = [self._state.compare(match, *pair)[1] for pair in (*match.inputs, *match.outputs)]
+        # Beside a tensor that is no part of that of the other side, it is not known which part this one is.
+        if any(pair.verdict == "unmatched" and None not in (pair.actual, pair.reference) for pair in others):
+            return True
+        return is_made_alone and is_index_into_part(b, others[: len(match.inputs)])
 
     def _look_up(self, a: Record, b: Record, difference: Difference, pair: Pair) -> Optional[_JudgedInput]:
         """Return the judged input if its difference, or its noise, is known; else None."""
