@@ -44,7 +44,7 @@ def _origins_and_pairs(
     pairs = Pairs([part for result in results for part in result.parts])
     if results[0].are_parts:
         from ascend_dump.analysis.ranks.enlarged_rounding import without_enlarged_rounding
-        from ascend_dump.analysis.ranks.local_updates import without_local_updates
+        from ascend_dump.analysis.ranks.local_origins import first_of_local_results, without_local_updates
         from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, once_for_ranks, with_wrong_calls
 
         # If both sides have several ranks, the collectives of actual are checked: the reference is assumed correct.
@@ -54,7 +54,8 @@ def _origins_and_pairs(
         reason = _ENLARGED if len(origins) < found else ""
         if origins and not without_local_updates(origins, pairs.looked_at()):
             origins, reason = [], _LOCAL
-        origins = once_for_ranks(with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at()))
+        origins = of_one_rank(first_of_local_results(origins))
+        origins = once_for_ranks(with_wrong_calls(origins, many_ranks, pairs.looked_at()))
         if not origins:
             # All that both sides compute agrees. The remaining records are of operators by which ranks work together.
             count = pairs.verdicts()["unmatched"]

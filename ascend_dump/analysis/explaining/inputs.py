@@ -158,8 +158,9 @@ class InputJudge:
             # The operator reads only the shape of this input, so a difference of its values has no effect.
             return _JudgedInput(replace(pair, verdict="noise", reason=_SHAPE) if known is None else known.pair)
         if known is None and state.has_parts and self._is_local(match, a, b, difference):
-            state.local.add(a, b)
-            return _JudgedInput(replace(pair, verdict="unmatched", reason=NO_COUNTERPART))
+            pair = replace(pair, verdict="unmatched", reason=NO_COUNTERPART)
+            state.add_local(pair, [pair])
+            return _JudgedInput(pair)
         is_passed_on = known is None and state.has_parts and only_passes_on(match.reference)
         if is_passed_on and (not match.reference.module or state.local.passed_on_by(a, b)):
             # Another rank may update this parameter, or send this tensor. It is judged where an operator computes with
@@ -216,9 +217,8 @@ class InputJudge:
             if border.causes and state.has_parts:
                 # Operators that only one side runs are no origins. Their result is an origin if it differs.
                 pair = replace(pair, verdict="different", reason=border.pair.reason)
-                causes = border.causes - own or frozenset(
-                    {self._add_origin(self._kind_of(match, b), match, b, pair, ())}
-                )
+                causes = border.causes - own or state.local_origin(pair)
+                causes = causes or frozenset({self._add_origin(self._kind_of(match, b), match, b, pair, ())})
                 state.known.add(difference.contents, causes)
                 return _JudgedInput(pair, causes)
             return _JudgedInput(border.pair, border.causes, noise, border if border.causes else None)
@@ -232,8 +232,9 @@ class InputJudge:
             if verdict != "different":
                 suspects = self._suspects(match, a, b, pair) if verdict == "undecided" else NO_ORIGINS
                 return _JudgedInput(pair, noise=state.known.add_noise(difference, type_of(a, b), suspects))
-        causes = state.modules.of_input(b)
+        causes = state.modules.of_input(b) or state.local_origin(pair)
         if causes:
+            state.known.add(difference.contents, causes)
             return _JudgedInput(replace(pair, explained=True, reason=FOLLOWS), causes)
         kind, evidence = self._explain(match, a, b)
         # Freed memory may be used again for data from outside. So the last write to memory explains only parameters,

@@ -1,4 +1,4 @@
-"""Ranks that update their parameters by their own gradients, and average them, are compared with one rank."""
+"""Tensors that one rank of several has for itself, and what is computed from them, are compared with one rank."""
 
 from __future__ import annotations
 
@@ -30,6 +30,42 @@ def operator(number: int, op_type: str, phase: str, inputs: _Tensors, outputs: _
                 one.line.collective = CollectiveCall("all_reduce", "0", "0-1", reduce="sum")
             items.append(one)
     return items
+
+
+def write_clipped(root: Path, ranks: int, *, is_local: bool = False) -> Path:
+    """Each rank updates its part of a parameter by a gradient divided by its norm; wrong: by that of the part."""
+    rng = np.random.default_rng(2)
+    gradients = rng.standard_normal((_STEPS, 8, 3)).astype("f4")
+    value = rng.standard_normal((8, 3)).astype("f4")
+    writers = [rank_writer(root, rank, ranks) for rank in range(ranks)]
+    for step in range(_STEPS):
+        values, parts = np.split(value, ranks), np.split(gradients[step], ranks)
+        squares = [np.asarray((part * part).sum(), "f4") for part in parts]
+        total = np.asarray(sum(squares), "f4")
+        factors = [np.asarray(1 / np.sqrt(square if is_local else total), "f4") for square in squares]
+        updated = [part - _RATE * gradient * factor for part, gradient, factor in zip(values, parts, factors)]
+        whole = np.concatenate(updated)
+        for rank, writer in enumerate(writers):
+            used = squares[rank] if is_local else total
+            update = [(values[rank], ""), (parts[rank], ""), (factors[rank], "")]
+            calls = [
+                operator(0, "aten::relu", "forward", [(value, "w")], [(np.maximum(value, 0), "")]),
+                operator(1, "aten::neg", "backward", [(-parts[rank], "")], [(parts[rank], "")]),
+                operator(2, "aten::sum", "other", [(parts[rank], "")], [(squares[rank], "")]),
+                operator(4, "aten::rsqrt", "other", [(used, "")], [(factors[rank], "")]),
+                operator(5, "aten::addcmul", "other", update, [(updated[rank], "")]),
+            ]
+            if ranks > 1:
+                calls.append(operator(6, "c10d::allgather_", "other", [(updated[rank], "")], [(whole, "")]))
+            if step:
+                writer.begin_step(step)
+            for items in calls:
+                writer.put(items, sum(one.payload.nbytes for one in items if one.payload is not None))
+            writer.end_step()
+        value = whole
+    for writer in writers:
+        writer.close()
+    return root
 
 
 def write(root: Path, ranks: int, *, averages: bool = True) -> Path:
@@ -77,3 +113,13 @@ def test_updates_of_ranks_that_are_not_averaged_are_an_origin(tmp_path: Path) ->
     comparison = ascend_dump.compare(actual, write(tmp_path / "reference", 1))
     assert comparison.origins[0].op_type == "aten::add_"
     assert "the mean over the 2 ranks agrees: it is not reduced over ranks" in comparison.origins[0].evidence
+
+
+def test_a_result_without_a_counterpart_is_the_origin_of_a_parameter_that_is_computed_from_it(tmp_path: Path) -> None:
+    reference = write_clipped(tmp_path / "reference", 1)
+    healthy = ascend_dump.compare(write_clipped(tmp_path / "healthy", 2), reference)
+    assert (healthy.origins, healthy.verdict) == ((), "noise")
+    comparison = ascend_dump.compare(write_clipped(tmp_path / "actual", 2, is_local=True), reference)
+    [origin] = comparison.origins
+    assert (origin.kind, origin.op_type, origin.step) == ("unknown", "aten::rsqrt", 0)
+    assert "fc/aten::relu_0.input.0 (w), which is computed from it, differs" in origin.evidence[1]
