@@ -23,6 +23,7 @@ __all__ = [
     "FAR",
     "MEAN",
     "NORM",
+    "NOT_REDUCED",
     "SUM",
     "PartOfWhole",
     "Relation",
@@ -42,6 +43,8 @@ _CERTAIN, _CERTAIN_ROUNDINGS = 1e-4, 8
 #: A relation that combines ranks, or scales values, has to be this many times nearer than the unchanged tensor.
 _NEARER = 16
 SUM, MEAN, NORM = "sum over", "mean over", "norm over"
+#: The end of the sentence on a tensor whose sum or mean over ranks agrees with the other side.
+NOT_REDUCED = "it is not reduced over ranks"
 
 
 class PartOfWhole(NamedTuple):
@@ -114,15 +117,19 @@ class RelationFinder(NamedTuple):
     def _combined(
         self, own: np.ndarray, cuts: Sequence[PartOfWhole], whole: np.ndarray, least: float
     ) -> Optional[Relation]:
-        """Return a certain relation of values that are computed from one or several ranks; None if there is none.
+        """Return a relation of values that are computed from one or several ranks; None if there is none.
+
+        It may be as inexact as the rounding of earlier operators, if every unchanged part is much further away.
 
         least: the smallest distance of an unchanged part
         """
+        import numpy as np
+
         for cut in cuts:
             part = cut.of(whole)
             for values, name in self._derived(own, cut):
                 distance = distance_of(values, part)
-                if self._is_certain(distance, part) and _NEARER * distance <= least:
+                if _NEARER * distance <= least and distance <= FAR * distance_of(part, np.zeros(1)):
                     return Relation(values, part, name)
         return None
 
@@ -298,7 +305,7 @@ def why_no_whole(terms: Sequence[np.ndarray], whole: np.ndarray) -> list[str]:
     are_equal = all(np.array_equal(terms[0], term) for term in terms[1:])
     for word, values in (("mean", total / count), ("sum", total)):
         if not are_equal and distance_of(values, whole) <= _CERTAIN * size:
-            return [f"the {word} over the {count} ranks agrees: it is not reduced over ranks"]
+            return [f"the {word} over the {count} ranks agrees: {NOT_REDUCED}"]
     for factor in (count, 1 / count):
         if are_equal and distance_of(terms[0], whole * factor) <= _CERTAIN * size * factor:
             text = "a division by their number is missing" if factor > 1 else "it is divided once too often"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.compare._comparison import Comparison
@@ -23,6 +24,7 @@ __all__ = ["ResultGroup", "combine", "combine_groups"]
 
 
 _ENLARGED = "follows from rounding that an optimizer enlarged on another rank"
+_LOCAL = "a rank's own update: the mean over ranks agrees, and so does what later steps compute"
 
 
 class ResultGroup(NamedTuple):
@@ -42,21 +44,25 @@ def _origins_and_pairs(
     pairs = Pairs([part for result in results for part in result.parts])
     if results[0].are_parts:
         from ascend_dump.analysis.ranks.enlarged_rounding import without_enlarged_rounding
+        from ascend_dump.analysis.ranks.local_origins import first_of_local_results, without_local_updates
         from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, once_for_ranks, with_wrong_calls
 
         # If both sides have several ranks, the collectives of actual are checked: the reference is assumed correct.
         many_ranks = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
         found = len(origins)
         origins = without_enlarged_rounding(origins, pairs.looked_at())
-        has_enlarged = len(origins) < found
-        origins = once_for_ranks(with_wrong_calls(of_one_rank(origins), many_ranks, pairs.looked_at()))
+        reason = _ENLARGED if len(origins) < found else ""
+        if origins and not without_local_updates(origins, pairs.looked_at()):
+            origins, reason = [], _LOCAL
+        origins = of_one_rank(first_of_local_results(origins))
+        origins = once_for_ranks(with_wrong_calls(origins, many_ranks, pairs.looked_at()))
         if not origins:
             # All that both sides compute agrees. The remaining records are of operators by which ranks work together.
             count = pairs.verdicts()["unmatched"]
             if count:
                 notes.append(f"left out: {counted(count, 'record')} of operators that only one side runs")
             pairs = pairs.without_unmatched()
-            pairs = pairs.replaced(_as_noise) if has_enlarged else pairs
+            pairs = pairs.replaced(partial(_as_noise, reason)) if reason else pairs
     elif any(len(results) > 1 or result.op_type.startswith(COLLECTIVES) for result in origins):
         from ascend_dump.analysis.ranks.origins_over_ranks import over_ranks
 
@@ -64,12 +70,9 @@ def _origins_and_pairs(
     return origins, pairs, notes
 
 
-def _as_noise(pair: Pair) -> Pair:
-    """Return the pair, as noise if it differs.
-
-    As no origin is left, rounding that an optimizer enlarged explains the difference.
-    """
-    return replace(pair, verdict="noise", explained=True, reason=_ENLARGED) if pair.verdict == "different" else pair
+def _as_noise(reason: str, pair: Pair) -> Pair:
+    """Return the pair, as noise if it differs: no origin is left, and the reason explains the difference."""
+    return replace(pair, verdict="noise", explained=True, reason=reason) if pair.verdict == "different" else pair
 
 
 def combine(

@@ -169,10 +169,13 @@ class InputJudge:
             # The operator reads only the shape of this input, so a difference of its values has no effect.
             return _JudgedInput(replace(pair, verdict="noise", reason=_SHAPE) if known is None else known.pair)
         if known is None and state.has_parts and self._is_local(match, a, b, difference):
-            state.local.add(a, b)
-            return _JudgedInput(replace(pair, verdict="unmatched", reason=NO_COUNTERPART))
-        if known is None and state.has_parts and not match.reference.module and only_passes_on(match.reference):
-            # Another rank may update this parameter. It is judged where an operator computes with it.
+            pair = replace(pair, verdict="unmatched", reason=NO_COUNTERPART)
+            state.add_local(pair, [pair])
+            return _JudgedInput(pair)
+        is_passed_on = known is None and state.has_parts and only_passes_on(match.reference)
+        if is_passed_on and (not match.reference.module or state.local.passed_on_by(a, b)):
+            # Another rank may update this parameter, or send this tensor. It is judged where an operator computes with
+            # it.
             return _JudgedInput(replace(pair, verdict="unmatched", reason=NO_COUNTERPART))
         return known or self._judge_new(match, a, b, difference, pair)
 
@@ -185,10 +188,14 @@ class InputJudge:
             return True  # a list of samples: each rank has its own
         if local.are_local(a, b):
             return True
-        if local.maker(a, b) is None:
+        is_made_alone = local.maker(a, b) is not None
+        if not is_made_alone and not local.passed_on_by(a, b):
             return False
-        others = [self._state.compare(match, *pair)[1] for pair in match.inputs]
-        return is_index_into_part(b, others)
+        others = [self._state.compare(match, *pair)[1] for pair in (*match.inputs, *match.outputs)]
+        # Beside a tensor that is no part of that of the other side, it is not known which part this one is.
+        if any(pair.verdict == "unmatched" and None not in (pair.actual, pair.reference) for pair in others):
+            return True
+        return is_made_alone and is_index_into_part(b, others[: len(match.inputs)])
 
     def _look_up(self, a: Record, b: Record, difference: Difference, pair: Pair) -> Optional[_JudgedInput]:
         """Return the judged input if its difference, or its noise, is known; else None."""
@@ -221,9 +228,8 @@ class InputJudge:
             if border.causes and state.has_parts:
                 # Operators that only one side runs are no origins. Their result is an origin if it differs.
                 pair = replace(pair, verdict="different", reason=border.pair.reason)
-                causes = border.causes - own or frozenset(
-                    {self._add_origin(self._kind_of(match, b), match, b, pair, ())}
-                )
+                causes = border.causes - own or state.local_origin(pair)
+                causes = causes or frozenset({self._add_origin(self._kind_of(match, b), match, b, pair, ())})
                 state.known.add(difference.contents, causes)
                 return _JudgedInput(pair, causes)
             return _JudgedInput(border.pair, border.causes, noise, border if border.causes else None)
@@ -237,8 +243,9 @@ class InputJudge:
             if verdict != "different":
                 suspects = self._suspects(match, a, b, pair) if verdict == "undecided" else NO_ORIGINS
                 return _JudgedInput(pair, noise=state.known.add_noise(difference, type_of(a, b), suspects))
-        causes = state.modules.of_input(b)
+        causes = state.modules.of_input(b) or state.local_origin(pair)
         if causes:
+            state.known.add(difference.contents, causes)
             return _JudgedInput(replace(pair, explained=True, reason=FOLLOWS), causes)
         kind, evidence = self._explain(match, a, b)
         # Freed memory may be used again for data from outside. So the last write to memory explains only parameters,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.alignment.rank_relations import NORM
 from ascend_dump.analysis.alignment.shards import is_over_ranks
 from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
 from ascend_dump.analysis.operators.arguments import arguments_of
@@ -66,10 +67,14 @@ class MadeAlone(NamedTuple):
 
 
 class LocalResults:
-    """The results without a counterpart on the other side, by side (0: actual) and contents."""
+    """The results without a counterpart on the other side, by side (0: actual) and contents.
+
+    Each has the number of the hidden origin at the first such result that it is computed from, or None if that is
+    unknown. The origin is reported if a parameter that is computed from it differs.
+    """
 
     def __init__(self) -> None:
-        self._contents: tuple[set[Any], set[Any]] = (set(), set())
+        self._contents: tuple[dict[Any, Optional[OriginNumber]], dict[Any, Optional[OriginNumber]]] = ({}, {})
         #: For each side, by memory in this step: the last of the operators that only this side runs and that wrote it.
         self._makers: tuple[dict[Any, Operator], dict[Any, Operator]] = ({}, {})
 
@@ -78,12 +83,22 @@ class LocalResults:
         for makers in self._makers:
             makers.clear()
 
-    def add(self, a: Optional[Record], b: Optional[Record]) -> None:
-        """Note that neither of two records has a counterpart on the other side."""
+    def add(self, a: Record, b: Record, origin: OriginNumber) -> None:
+        """Note that two records have no counterpart. origin: at the first such result that they are computed from"""
         for contents, record in zip(self._contents, (a, b)):
-            identity = None if record is None else identity_of(record)
+            identity = identity_of(record)
             if identity is not None:
-                contents.add(identity)
+                contents[identity] = origin
+
+    def origin_of(self, pairs: Iterable[Pair]) -> Optional[OriginNumber]:
+        """Return the first origin of the results among these records; None if there is none."""
+        origins = [
+            contents.get(identity_of(record))
+            for pair in pairs
+            for contents, record in zip(self._contents, (pair.actual, pair.reference))
+            if record is not None
+        ]
+        return min((origin for origin in origins if origin is not None), default=None)
 
     def are_local(self, a: Record, b: Record) -> bool:
         """Return True if one of two tensors is a result without a counterpart."""
@@ -96,8 +111,12 @@ class LocalResults:
         come in the order of the ranks.
         """
         contents, makers = self._contents[side], self._makers[side]
-        if _exchanges_rows(operator) or any(identity_of(record) in contents for record in operator.inputs):
-            contents.update(identity for record in operator.outputs if (identity := identity_of(record)) is not None)
+        local = [contents[identity] for record in operator.inputs if (identity := identity_of(record)) in contents]
+        if local or _exchanges_rows(operator):
+            origin = min((origin for origin in local if origin is not None), default=None)
+            for record in operator.outputs:
+                if (identity := identity_of(record)) is not None:
+                    contents[identity] = origin
         source = next((makers[key] for record in operator.inputs[:1] if (key := storage_of(record)) in makers), None)
         is_copy = is_view(operator.function) or operator.function in ("copy", "clone", "contiguous")
         for record in operator.outputs:

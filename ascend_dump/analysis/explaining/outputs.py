@@ -99,7 +99,7 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     if a is None or b is None or difference.verdict in ("equal", "unreadable"):
         return pair
     if difference.verdict == "unmatched":
-        state.local.add(a, b)
+        state.add_local(pair, operators.inputs)
         return pair
     memory = storage_of(a), storage_of(b)
     is_cast = operators.is_cast or memory in state.cast_memory
@@ -144,9 +144,10 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         if reason is None and _has_number_of_rank(state, operators):
             reason = NO_COUNTERPART
         if reason is not None:
+            pair = replace(pair, verdict="unmatched", reason=reason)
             if not only_passes_on(operators.match.reference) or _reads_local(state, operators):
-                state.local.add(a, b)
-            return replace(pair, verdict="unmatched", reason=reason)
+                state.add_local(pair, operators.inputs)
+            return pair
     operators.causes |= state.modules.of_output(b)
     if not operators.causes and is_of_module(b):
         # A gradient is a sum over the modules that read the tensor: one of them may run backward on one side only.

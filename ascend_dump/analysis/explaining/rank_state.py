@@ -13,7 +13,7 @@ from ascend_dump.analysis.explaining.input_evidence import is_compared
 from ascend_dump.analysis.explaining.known_differences import KnownDifferences
 from ascend_dump.analysis.explaining.local_results import LocalResults
 from ascend_dump.analysis.explaining.moved_axes import MovedAxes
-from ascend_dump.analysis.explaining.origins import Drafts, add_effect
+from ascend_dump.analysis.explaining.origins import Draft, Drafts, add_effect
 from ascend_dump.analysis.explaining.parameter_history import ParameterHistory
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import (
@@ -227,6 +227,41 @@ class RankState:
         transformation = "cast" if difference.cast else difference.layout
         how, confidence = ("border", 0.95) if match is None else (match.how, match.confidence)
         return difference, Pair(a, b, how, confidence, verdict, reason, transformation, difference.measure)
+
+    def add_local(self, pair: Pair, inputs: Iterable[Pair]) -> None:
+        """Note a pair of records without a counterpart. inputs: what it is computed from, or itself for an input"""
+        if pair.actual is None or pair.reference is None:
+            return
+        origin = self.local.origin_of(inputs)
+        if origin is None:
+            evidence = [f"{pair.record.label}: {pair.reason}"]
+            origin = self.drafts.add(Draft("unknown", pair, evidence, hidden=True, first_seen=True))
+        self.local.add(pair.actual, pair.reference, origin)
+
+    def local_origin(self, pair: Pair) -> frozenset[OriginNumber]:
+        """Return the origin at the first result without a counterpart that an input is computed from, and report it.
+
+        Empty if it is computed from no such result in this step or the one before, or if it is read later in the step:
+        then the gradient of a parameter did not pass through the result. Results of the backward pass do not count:
+        the parameters of one layer differ because of them, whatever is done with its gradients.
+
+        pair: the input, which should agree and does not
+        """
+        origin = self.local.origin_of([pair]) if self.has_parts else None
+        if origin is None:
+            return NO_ORIGINS
+        draft, record = self.drafts[origin], pair.record
+        first = draft.pair.record
+        is_read_later = record.attrs.get("seq", 0) > first.attrs.get("seq", 0)
+        is_earlier_step = (record.step or 0) > (first.step or 0) + 1
+        if is_read_later or is_earlier_step or first.phase == "backward":
+            return NO_ORIGINS
+        if not draft.changes_values:
+            name = record.parameter and f" ({record.parameter})"
+            draft.evidence.append(f"{record.label}{name or ''}, which is computed from it, differs: {pair.reason}")
+        draft.explains += 1
+        draft.changes_values = True
+        return frozenset({origin})
 
     def agree(self, a: Record, b: Record) -> bool:
         """Return True if two tensors are equal, or differ no more than rounding in this program explains."""

@@ -20,6 +20,7 @@ from ascend_dump.analysis.alignment.shards import Portions, is_of_parts
 from ascend_dump.analysis.explaining.api_calls import ApiCalls
 from ascend_dump.analysis.explaining.effects import Differing, Effects
 from ascend_dump.analysis.explaining.inputs import InputJudge
+from ascend_dump.analysis.explaining.local_results import NO_COUNTERPART
 from ascend_dump.analysis.explaining.origins import Draft, stretch_draft
 from ascend_dump.analysis.explaining.outputs import judge_outputs
 from ascend_dump.analysis.explaining.rank_state import OperatorPair, RankState
@@ -222,7 +223,11 @@ class Divergence:
                     makers = [MadeInside(entered, operator, record) for operator, record in made]
                     border, _ = state.judge_border(makers, a, b, difference, pair)
                     pair = border.pair
-                    if border.causes and not state.has_parts and not state.modules.known(b):
+                    if border.causes and state.has_parts:
+                        # Ranks that work together run operators that one rank does not need, such as for a sum of two
+                        # gradients. Such a result may be any intermediate one.
+                        pair = replace(pair, verdict="unmatched", reason=NO_COUNTERPART)
+                    elif border.causes and not state.modules.known(b):
                         entered.result_differs = True
                         state.leave(border)
                         state.remember(pair, difference.contents, border.causes)

@@ -141,7 +141,8 @@ def align(
 
     Raises NotSupported if the operators differ and rapidfuzz is not installed.
 
-    parts: a tensor of one side may be a part of a tensor of the other side, so that shapes are no evidence
+    parts: a tensor of one side may be a part of a tensor of the other side, so that shapes are no evidence. Operators
+    of modules that run the same operators on both sides are paired first
     """
     if not mapping and len(actual) == len(reference) and all(map(_is_same, actual, reference)):
         return [Match(a, b, "content", 1.0) for a, b in zip(actual, reference)]
@@ -153,7 +154,9 @@ def align(
     row = [Match(free_a[i], free_b[j], "content", 1.0) for i, j in equal]
     flows = None if parts or not has_storages(actual, reference) else (DataFlow(actual), DataFlow(reference))
     row += _by_flow(flows, [*matches, *row])
-    if not parts:
+    if parts:
+        matches += _in_same_modules(actual, reference, [*matches, *row])
+    else:
         row += _anchors(free_a, free_b, row, flows, matches)
         row += _by_flow(flows, [*matches, *row])
     keys = (*_keys_of_placements(actual, reference), *_KEYS_OF_PARTS) if parts else _KEYS_IN_GAPS
@@ -167,6 +170,26 @@ def align(
     _unordered(free_a, free_b, _KEYS_ANYWHERE, matches)
     matches = _in_one_order(flows, _settled(flows, matches))
     return sorted(matches, key=lambda match: match.reference.position)
+
+
+def _in_same_modules(
+    actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]
+) -> Iterator[Match]:
+    """Yield further matches of operators in modules that run the same operators on both sides, pass by pass.
+
+    For example, stages of a pipeline and one rank run the passes of micro-batches in other orders.
+    """
+    sides: list[dict[tuple[str, str], list[Operator]]] = [{}, {}]
+    for operators, by_pass in zip((actual, reference), sides):
+        for operator in operators:
+            by_pass.setdefault((operator.module_path, operator.phase), []).append(operator)
+    taken = {match.actual.position for match in matches}, {match.reference.position for match in matches}
+    for (module, phase), of_actual in sides[0].items():
+        of_reference = sides[1].get((module, phase), [])
+        if module and [*map(_call, of_actual)] == [*map(_call, of_reference)]:
+            for a, b in zip(of_actual, of_reference):
+                if a.position not in taken[0] and b.position not in taken[1]:
+                    yield Match(a, b, "place", 0.9)
 
 
 def _keys_of_placements(*sides: Sequence[Operator]) -> Sequence[tuple[_Key, str, float]]:

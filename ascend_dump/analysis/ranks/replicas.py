@@ -248,7 +248,11 @@ class Replicas:
                 alike = {rank: copies[rank] for rank in ranks}
                 if len({copy.content for copy in alike.values()}) > 1:
                     return alike, f"although it normalises rows of one tensor there; {parameter}.grad is not reduced"
-            synchronised = {rank for rank, _ in self._gradients.ranks_of(parameter, first.step, runs)}
+            # Ranks that average updates instead of gradients give a parameter its common gradient after its own update,
+            # but the forward pass of each step reads equal parameters.
+            numbers = {run: copies[run[0]].record.attrs.get("seq", 0) for run in runs}
+            until = None if first.phase == "forward" else numbers
+            synchronised = {rank for rank, _ in self._gradients.ranks_of(parameter, first.step, runs, until)}
             if synchronised:
                 together = {rank: copy for rank, copy in copies.items() if rank in synchronised}
                 return together, f"although the gradient of {parameter} is reduced over these ranks"

@@ -80,13 +80,23 @@ class SynchronisedGradients:
         storage = record.attrs.get("storage", -1)
         return self._parameters.get(((record.rank, record.run), record.step, storage))
 
-    def ranks_of(self, parameter: str, step: Optional[int], runs: Sequence[RankRun]) -> tuple[RankRun, ...]:
-        """Return those of the runs over which the gradient of a parameter is synchronised in a step; () if none are."""
+    def ranks_of(
+        self,
+        parameter: str,
+        step: Optional[int],
+        runs: Sequence[RankRun],
+        until: Optional[Mapping[RankRun, int]] = None,
+    ) -> tuple[RankRun, ...]:
+        """Return those of the runs over which the gradient of a parameter is synchronised in a step; () if none are.
+
+        until: by run, the sequence number of the last operator that counts; None if all count
+        """
         gradients = self._gradients.get((step, parameter), {})
         by_content: dict[Hashable, list[RankRun]] = {}
         for run in runs:
-            for content in gradients[run].records if run in gradients else ():
-                if content not in self._fillings:
+            for content, record in gradients[run].records.items() if run in gradients else ():
+                is_later = until is not None and record.attrs.get("seq", 0) > until[run]
+                if content not in self._fillings and not is_later:
                     by_content.setdefault(content, []).append(run)
         for content, ranks in sorted(by_content.items(), key=lambda item: len(item[1]), reverse=True):
             if len(ranks) > 1:

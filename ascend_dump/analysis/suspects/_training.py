@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ascend_dump.analysis.operators.properties import VIEWS, operator_class
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule
+from ascend_dump.errors import CorruptDump
 from ascend_dump.reading import Record
 
 __all__ = ["NO_GRADIENT", "UNMOVED", "ZERO_GRADIENT"]
@@ -112,13 +113,47 @@ def _step_of(step: int, *, stuck: bool = False, gradient: float = 1.0, written: 
     return (*forward, *backward, *update)
 
 
+#: Operators that add a bias to each row of their result, with the index of this input.
+_BIASED = {"addmm": 0, "convolution": 2}
+
+
+def _is_of_batch(norm: Record) -> bool:
+    """Return True if a norm subtracts the mean of the batch, and not that of earlier batches."""
+    try:
+        arguments = norm.arguments
+    except CorruptDump:
+        return False
+    is_training = arguments is None or arguments.values.get("training", True) is not False
+    return is_training and "no_training" not in norm.op_type
+
+
 class _UnmovedFinder(_ParameterFinder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
         self._still: dict[Any, int] = {}
+        #: By storage of a result: the storage of the bias that was added to it.
+        self._biases: dict[int, int] = {}
+        #: Storages of biases that a norm over the batch takes out again, so that their gradient is rounding alone.
+        self._cancelled: set[int] = set()
+
+    def _look(self, run: OperatorRun) -> None:
+        if run.first.phase != "forward":
+            return
+        function = operator_class(run.first.op_type)
+        inputs = {record.index: one for record, one in zip(run.records, run.storages) if record.io == "input"}
+        bias = inputs.get(_BIASED.get(function, -1))
+        for record, storage in zip(run.records, run.storages):
+            if bias is not None and storage is not None and record.io == "output":
+                self._biases[storage] = bias
+        if "batch_norm" in function and _is_of_batch(run.first):
+            source = inputs.get(0)
+            if source is not None and source in self._biases:
+                self._cancelled.add(self._biases[source])
 
     def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
-        written = [parameter for parameter in parameters if parameter.after]
+        cancelled = [self._parameters[storage] for storage in self._cancelled if storage in self._parameters]
+        self._biases, self._cancelled = {}, set()
+        written = [parameter for parameter in parameters if parameter.after and parameter not in cancelled]
         if all(parameter.after == parameter.before for parameter in written):
             return  # no parameter moved: the learning rate is 0, or the optimizer made no step
         for parameter in written:

@@ -90,6 +90,11 @@ class TestPlantedFaults:
         assert ("unmoved", "1") in [(one.rule, one.module) for one in report.suspects]
         assert {one.rule for one in report.suspects} == {"unmoved"}
 
+    def test_a_bias_that_a_batch_norm_takes_out_again_does_not_have_to_move(self, tmp_path: Path) -> None:
+        net = small(torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 16))
+        report = dumped(tmp_path, regression(net, torch.optim.SGD(net.parameters(), lr=1e-3)))
+        assert report.suspects == ()
+
     def test_weights_that_a_cache_keeps_as_they_were(self, tmp_path: Path) -> None:
         """One block of autocast around all steps: its copies of the weights are those of the first step."""
         step = NETWORKS["diffusion"]()

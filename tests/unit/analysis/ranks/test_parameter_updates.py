@@ -32,6 +32,7 @@ class Update(NamedTuple):
     before: np.ndarray
     after: np.ndarray
     line: int = 10
+    gradient: np.ndarray = GRADIENT
 
 
 class Log(NamedTuple):
@@ -56,7 +57,7 @@ def triaged(root: Path, *ranks: list[list[object]]) -> Triage:
                 else:
                     tensors = [(np.ones(2, "f4"), ""), (np.ones(2, "f4"), ""), (np.full(2, 2, "f4"), "")]
                     if isinstance(event, Update):
-                        tensors = [(event.before, "w"), (GRADIENT, "w.grad"), (event.after, "w")]
+                        tensors = [(event.before, "w"), (event.gradient, "w.grad"), (event.after, "w")]
                     assert isinstance(event, (Update, Log))
                     name, adds = f"add__{adds}", adds + 1
                     items = []
@@ -109,6 +110,20 @@ def test_two_ranks_cannot_tell_without_updates(tmp_path: Path) -> None:
 
 def test_an_operator_of_one_rank_renames_no_other(tmp_path: Path) -> None:
     ranks = [steps(update=Update(WEIGHT, UPDATED), read=UPDATED, log=rank == 0) for rank in range(2)]
+    assert triaged(tmp_path, *ranks).suspects == ()
+
+
+def test_a_gradient_that_ranks_have_in_common_after_their_own_updates_proves_nothing(tmp_path: Path) -> None:
+    """Each rank updates by its own gradient, and undoes that; then all update by the mean of what the ranks changed."""
+    ranks = []
+    for rank in range(2):
+        value, events = WEIGHT, []
+        for _ in range(3):
+            own = GRADIENT * np.float32(rank + 1) + value
+            outer = [Update(value, value - own, 10, own), Update(value, value - GRADIENT, 11)]
+            events.append([Read(value), *outer])
+            value = value - GRADIENT
+        ranks.append(events)
     assert triaged(tmp_path, *ranks).suspects == ()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Callable, NamedTuple, Optional
 
+import ml_dtypes
 import msgspec
 import numpy as np
 import pytest
@@ -29,21 +30,27 @@ class Call(NamedTuple):
     phase: str = "forward"
     arguments: str = ""
     parameter: str = ""
+    module: str = ""
 
 
 def write(root: Path, ranks: list[list[Call]]) -> Path:
     for rank, calls in enumerate(ranks):
         writer = rank_writer(root, rank, len(ranks))
+        storages: dict[int, int] = {}
         for number, call in enumerate(calls):
             items: list[Item] = []
             for io, arrays in (("input", call.inputs), ("output", call.outputs)):
                 for index, array in enumerate(arrays):
-                    one = item(f"{call.op_type}_{number}", array, io=io, index=index, op_type=call.op_type, seq=number)
+                    name = f"{call.module and call.module + '/'}{call.op_type}_{number}"
+                    one = item(name, array, io=io, index=index, op_type=call.op_type, seq=number, module=call.module)
                     one.line.phase = call.phase
-                    if index == 0:
+                    memory = array if array.base is None else array.base
+                    one.line.storage = storages.setdefault(id(memory), len(storages))
+                    if index == 0 and io == "input":
                         one.line.parameter = call.parameter
                     if call.op_type.startswith("c10d::"):
                         kind = "all_to_all" if "alltoall" in call.op_type else "all_reduce"
+                        kind = "recv" if "recv" in call.op_type else kind
                         one.line.collective = CollectiveCall(kind, "0", f"0-{_RANKS - 1}", reduce="sum")
                     if call.arguments and not items:
                         one.line.call = msgspec.Raw(call.arguments.encode())
@@ -213,6 +220,88 @@ def transposed_rows(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     return [Call("aten::relu", [mine], [mine]), Call("aten::exp", [matrix], [result], "backward")]
 
 
+def rounded_gradients(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """A rank has the larger gradient of a mean over fewer rows; earlier layers computed in a narrow type."""
+    whole = rng().standard_normal((8, 6)).astype("f4")
+    rounding = 2**-8 * (rng().random((8, 6)) - 0.5) if ranks > 1 else np.zeros((8, 6))
+    out = part((whole * (1 + rounding)).astype(ml_dtypes.bfloat16), rank, ranks)
+    wide = out.astype("f4")
+    gradient = wide * np.float32(ranks * (1.5 if is_wrong else 1))
+    return [
+        Call("aten::mm", [part(whole, rank, ranks)], [out]),
+        Call("aten::_to_copy", [out], [wide]),
+        Call("aten::mse_loss_backward", [wide], [gradient], "backward"),
+    ]
+
+
+def exchanged_blocks(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Ranks send blocks of rows to the experts of other ranks; a view sorts them by sender and expert."""
+    whole = rng().standard_normal((4, 8, 3)).astype("f4")
+    mine = part(whole, rank, ranks, 1)
+    sent = [np.split(part(whole, sender, ranks, 1), ranks)[rank] for sender in range(ranks)]
+    received = np.concatenate(sent)
+    exchanges = [Call("c10d::alltoall_base_", [mine], [received], module="moe")] if ranks > 1 else []
+    result = np.exp(mine) + np.float32(0.5 if is_wrong else 0)
+    by_sender = received.reshape(ranks, 4 // ranks, 8 // ranks, 3)
+    return [
+        Call("aten::relu", [mine], [mine], module="moe"),
+        *exchanges,
+        Call("aten::view", [received], [by_sender], module="moe"),
+        Call("aten::exp", [mine], [result], module="moe"),
+    ]
+
+
+def received_keys(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Each rank has a part of the rows, and computes with the columns of one rank after the other."""
+    rows, columns = rng().standard_normal((2, 8, 3)).astype("f4")
+    mine = part(rows, rank, ranks)
+    total = np.zeros((len(mine), 3), "f4")
+    calls = [Call("aten::relu", [mine], [mine], module="attention")]
+    for hop in range(ranks):
+        own = part(columns, (rank - hop) % ranks, ranks)
+        if hop:
+            calls.append(Call("c10d::recv_", [np.zeros_like(own)], [own], module="attention"))
+        scores = mine @ own.T
+        calls.append(Call("aten::mm", [mine, own.T], [scores], module="attention"))
+        total = total + scores @ own
+        calls.append(Call("aten::addmm", [scores, own], [total], module="attention"))
+    result = np.exp(mine) + np.float32(0.5 if is_wrong else 0)
+    return [*calls, Call("aten::exp", [mine], [result], module="attention")]
+
+
+def repeated_layers(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """A rank runs its layer for each half of the batch before the backward pass; one rank runs half after half."""
+    halves = np.split(rng().standard_normal((4, 3)).astype("f4"), 2)
+    weights = [np.float32(2), np.float32(3)]
+    mine = range(rank, rank + 1) if ranks > 1 else range(2)
+
+    def layers(half: np.ndarray, phase: str) -> list[Call]:
+        made = []
+        for layer in mine:
+            half = half * np.prod(weights[:layer], dtype="f4")
+            factor = weights[layer] * np.float32(1.5 if is_wrong and layer and phase == "forward" else 1)
+            made.append(Call("aten::mul", [half, weights[layer]], [half * factor], phase, module=f"layer{layer}"))
+        return made
+
+    phases = [[layers(half, phase) for half in halves] for phase in ("forward", "backward")]
+    in_order = [*phases[0], *phases[1]] if ranks > 1 else [calls for pair in zip(*phases) for calls in pair]
+    return [call for calls in in_order for call in calls]
+
+
+def sums_of_gradients(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """The last operators add other gradients on a rank that has only some layers."""
+    rows = part(rng().standard_normal((8, 3)).astype("f4"), rank, ranks)
+    gradients = [np.full((4, 4), number, "f4") for number in (1, 2)]
+    added = gradients[0 if ranks > 1 else 1]
+    result = np.exp(rows) + np.float32(0.5 if is_wrong else 0)
+    return [
+        Call("aten::exp", [rows], [result]),
+        Call("aten::neg", [gradients[0]], [-gradients[0]], "other", parameter="first.grad"),
+        Call("aten::neg", [gradients[1]], [-gradients[1]], "other", parameter="second.grad"),
+        Call("aten::add", [added], [added * 3], "backward", parameter="first.grad" if ranks > 1 else "second.grad"),
+    ]
+
+
 PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     heads: "aten::bmm",
     gradients: "aten::neg",
@@ -225,6 +314,11 @@ PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     softmax_of_heads: "aten::_softmax",
     exchanged_rows: "aten::exp",
     transposed_rows: "aten::exp",
+    rounded_gradients: "aten::mse_loss_backward",
+    exchanged_blocks: "aten::exp",
+    received_keys: "aten::exp",
+    repeated_layers: "aten::mul",
+    sums_of_gradients: "aten::exp",
 }
 
 
