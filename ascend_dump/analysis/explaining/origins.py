@@ -29,7 +29,7 @@ _GRADIENT = ".grad"
 #: The key of modules that get a gradient in one program only.
 _LOST = "lost gradient"
 #: Evidence for a difference that begins between two steps.
-_NOT_UPDATED = "step {step} agrees: the update after it, which is not recorded, is the probable cause"
+_NOT_UPDATED = "step {step} agrees: the update after it is the probable cause"
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
 LAST = ("amplification", "uninitialised")
 
