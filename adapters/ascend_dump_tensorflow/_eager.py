@@ -30,6 +30,10 @@ _LIBRARIES = (
     *("<frozen ", os.path.dirname(os.path.abspath(__file__)) + os.sep, os.path.dirname(os.__file__) + os.sep),
 )
 
+#: The function of TensorFlow in which a tape computes gradients, in a file of this name.
+_TAPE = "imperative_grad"
+_GRADIENTS = "gradient_tape/"
+
 #: The active recorders.
 _recording: list[EagerRecorder] = []
 #: True if functions already ran eagerly before the first recorder started.
@@ -111,13 +115,13 @@ class EagerRecorder:
                 self._fail(error)
 
     def _record(self, op_type: str, inputs: Any, outputs: Any) -> None:
-        name = self._name(op_type)
+        source, is_gradient = _call_site()
+        name = self._name(op_type, is_gradient=is_gradient)
         if not self._selects(name):
             return
         now = time.time_ns() // 1000
         items: list[Item] = []
         new = 0
-        source = _user_line()
         for io, is_recorded, tensors in (("input", self._inputs, inputs), ("output", self._outputs, outputs)):
             for index, tensor in enumerate(tensors or () if is_recorded else ()):
                 before = len(self._payloads)
@@ -130,11 +134,17 @@ class EagerRecorder:
         if items and self._writer is not None:
             self._writer.put(items, new)
 
-    def _name(self, op_type: str) -> str:
-        """Return a name like those in a graph: name scope and type, and a number from the second occurrence on."""
+    def _name(self, op_type: str, *, is_gradient: bool) -> str:
+        """Return a name like those in a graph: name scope and type, and a number from the second occurrence on.
+
+        In graphs of functions TensorFlow runs gradients in the scope gradient_tape, eagerly in none.
+        """
         from tensorflow.python.eager import context
 
-        name = f"{context.context().scope_name}{op_type}"
+        scope = context.context().scope_name or ""
+        if is_gradient and not scope.startswith(_GRADIENTS):
+            scope = f"{_GRADIENTS}{scope}"
+        name = f"{scope}{op_type}"
         count = self._names.get(name, 0)
         self._names[name] = count + 1
         return f"{name}_{count}" if count else name
@@ -161,12 +171,14 @@ def _device(tensor: Any) -> str:
     return "cpu" if device.startswith("cpu") or not device else device
 
 
-def _user_line() -> str:
-    """Return FILE:LINE of the innermost frame of the user's program; "" if there is none."""
+def _call_site() -> tuple[str, bool]:
+    """Return FILE:LINE of the innermost frame of the user's program, or "", and True if a tape computes gradients."""
     frame = sys._getframe(1)
+    source, is_gradient = "", False
     while frame is not None:
-        name = frame.f_code.co_filename
-        if not any(part in name for part in _LIBRARIES):
-            return f"{name}:{frame.f_lineno}"
+        code = frame.f_code
+        if not source and not any(part in code.co_filename for part in _LIBRARIES):
+            source = f"{code.co_filename}:{frame.f_lineno}"
+        is_gradient = is_gradient or (code.co_name == _TAPE and code.co_filename.endswith(f"{_TAPE}.py"))
         frame = frame.f_back  # type: ignore[assignment]
-    return ""
+    return source, is_gradient

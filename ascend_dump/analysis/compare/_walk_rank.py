@@ -234,7 +234,8 @@ def _walk_step(
             yield from divergence.walk(across_match)
         for side, alone in enumerate(across.alone):
             for operator in alone:
-                yield from divergence.only(operator, of_actual=side == 0)
+                is_update = operator.position in across.updates[side]
+                yield from divergence.only(operator, of_actual=side == 0, is_update=is_update)
         return
     of_types = matches
     if matches is None:

@@ -28,6 +28,13 @@ _DATA = {
     "native_group_norm": (0,),
     "_fused_rms_norm": (0,),
     "rms_norm": (0,),
+    # MindSpore and TensorFlow
+    "BatchNorm": (0,),
+    "BiasAdd": (0,),
+    "Conv2D": (0,),
+    "FusedBatchNormV3": (0,),
+    "LayerNorm": (0,),
+    "MatMul": (0,),
 }
 
 
@@ -70,7 +77,8 @@ class InputKinds:
             return "parameter"
         if record.dtype is not None and record.dtype.startswith(("int", "uint", "bool")):
             return "input"
-        name, index = (self._readers.get(storage) if storage is not None else None) or ("", 0)
+        itself = operator_class(record.op_type), record.index
+        name, index = itself if storage is None else self._readers.get(storage) or ("", 0)
         if name in _DATA:
             return "input" if index in _DATA[name] else "parameter"
         return "parameter" if module and not first else "input"

@@ -145,8 +145,7 @@ class InputJudge:
             return _JudgedInput(pair, *state.look_up_unpaired(1 if a is None else 0, pair.record))
         if difference.verdict == "equal":
             state.note_agreement(state.stretches.left_by(match.reference, b), pair)
-            if b.parameter:
-                state.history.add_agreeing(b.parameter, b.step)
+            self._note_agreement(match, a, b)
             return _JudgedInput(pair)
         if difference.verdict == "unreadable":
             return _JudgedInput(pair, state.known.causes_of(difference.contents))
@@ -241,6 +240,8 @@ class InputJudge:
                 verdict, reason = "undecided", DRIFTED
             pair = replace(pair, verdict=verdict, reason=reason)
             if verdict != "different":
+                if verdict == "noise" and match.tensors is not None:
+                    self._note_agreement(match, a, b)
                 suspects = self._suspects(match, a, b, pair) if verdict == "undecided" else NO_ORIGINS
                 return _JudgedInput(pair, noise=state.known.add_noise(difference, type_of(a, b), suspects))
         causes = state.modules.of_input(b) or state.local_origin(pair)
@@ -266,6 +267,11 @@ class InputJudge:
         state.known.add(difference.contents, causes)
         return _JudgedInput(pair, causes)
 
+    def _note_agreement(self, match: Match, a: Record, b: Record) -> None:
+        name = b.parameter if match.tensors is None else _name_between_frameworks(a, b)
+        if name:
+            self._state.history.add_agreeing(name, b.step)
+
     def _name_of(self, a: Record, b: Record) -> str:
         """Return the name of a parameter that an operator reads; "" if it is unknown."""
         return a.parameter or b.parameter or ("" if self._wiring is None else self._wiring.parameter(a))
@@ -281,6 +287,8 @@ class InputJudge:
     def _explain(self, match: Match, a: Record, b: Record) -> tuple[str, list[str]]:
         """Return the kind of the origin of an input, and the evidence on where both sides read it from."""
         is_wiring, evidence = (False, []) if self._wiring is None else self._wiring.explain(match, a, b)
+        if not is_wiring and match.tensors is not None and a.parameter:
+            return "parameter", evidence  # other frameworks record no names
         return ("wiring" if is_wiring else self._kind_of(match, b)), evidence
 
     def _kind_of(self, match: Match, reference: Record) -> str:
@@ -350,7 +358,9 @@ class InputJudge:
         draft = Draft(
             kind, pair, evidence, hidden=hidden, reshaped=is_reshaped, first_seen=is_first_seen, joined=joined
         )
-        if (kind == "parameter" and name) or (is_of_module(reference) and kind == "unknown" and gradient is None):
+        if kind == "parameter" and match.tensors is not None and pair.actual is not None:
+            draft.add_since(self._state.agreed_in(_name_between_frameworks(pair.actual, reference), reference))
+        elif (kind == "parameter" and name) or (is_of_module(reference) and kind == "unknown" and gradient is None):
             draft.add_since(self._state.agreed_in(name, reference))
         if kind == "parameter" and pair.actual is not None and pair.reference is not None:
             self._add_names(draft, pair.actual, pair.reference)
@@ -363,6 +373,11 @@ class InputJudge:
         if (kind == "wiring" or draft.is_of_structure) and not hidden:
             self._state.rebuilt.append((number, match.reference.position))
         return number
+
+
+def _name_between_frameworks(a: Record, b: Record) -> str:
+    """Return the name of a parameter, or where the reference reads it: most frameworks record no names."""
+    return a.parameter or b.parameter or b.label
 
 
 def _is_target(match: Match, reference: Record) -> bool:

@@ -22,6 +22,8 @@ class MovedAxes:
 
     def __init__(self) -> None:
         self._first: dict[Hashable, Pair] = {}
+        #: Orders of axes in which the other framework has all images or sequences, as other shapes prove.
+        self._layouts: set[str] = set()
 
     def add(self, match: Match, inputs: Sequence[Pair], outputs: Sequence[Pair]) -> None:
         """Note the outputs of two paired operators.
@@ -31,6 +33,8 @@ class MovedAxes:
         if match.tensors is None:
             return
         is_product = operation(match.reference.op_type) == "matmul"
+        if not is_product:  # one side may transpose an operand, where the other side calls another product
+            self._layouts.update(pair.transformation for pair in (*inputs, *outputs) if _is_layout(pair))
         earlier = None if is_product else next(filter(None, map(self.first, inputs)), None)
         for pair in outputs:
             if pair.verdict in ("equal", "noise") and _is_moved(pair) and pair.reference is not None:
@@ -47,11 +51,23 @@ class MovedAxes:
     def cause(self, match: Match, inputs: Sequence[Pair]) -> Optional[Pair]:
         """Return the pair where an order of axes begins that explains why two operators do not agree.
 
-        The shapes of the input have to be equal, or another order would be only another layout.
+        The shapes of the input have to be equal, or another order would be only another layout. If all sizes of an
+        image are equal, the other tensors of the program show that it is one.
         """
         if match.tensors is None:
             return None
-        return next((first for pair in inputs if pair.has_one_shape and (first := self.first(pair)) is not None), None)
+        firsts = (
+            self.first(pair) for pair in inputs if pair.has_one_shape and pair.transformation not in self._layouts
+        )
+        return next((first for first in firsts if first is not None), None)
+
+
+def _is_layout(pair: Pair) -> bool:
+    """Return True if two tensors of more than two axes have these in another order, so that their shapes differ.
+
+    Matrices prove nothing: frameworks have their weights in two orders.
+    """
+    return _is_moved(pair) and not pair.has_one_shape and len(pair.record.shape or ()) > 2
 
 
 def _is_moved(pair: Pair) -> bool:

@@ -33,7 +33,7 @@ _LOST = "lost gradient"
 #: The beginning of the evidence for results that were not compared.
 _NO_PARTNER = "its results have no partner"
 #: Evidence for a difference that begins between two steps.
-_NOT_UPDATED = "step {step} agrees: the update after it, which is not recorded, is the probable cause"
+_NOT_UPDATED = "step {step} agrees: the update after it is the probable cause"
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
 LAST = ("amplification", "uninitialised")
 

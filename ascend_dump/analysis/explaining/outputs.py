@@ -394,6 +394,8 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
     if found is not None and (kind != "unknown" or found.is_other_source):
         kind, pair, evidence, is_proven = found.kind, found.pair, found.evidence, found.is_proven
         joined = found.joined
+    elif kind == "compute" and _reads_others(match):
+        kind = "unknown"
     # Shards and other layouts have other shapes. So a different shape alone does not prove that values differ.
     reshaped = pair.verdict == "structure" and not pair.has_one_shape
     draft = Draft(
@@ -427,6 +429,13 @@ def _others_between(match: Match) -> list[str]:
         return []
     named = "; ".join(filter(None, (here, there)))
     return [f"{RUN_BETWEEN} these inputs and the operator, and may be the cause: {named}"]
+
+
+def _reads_others(match: Match) -> bool:
+    """Return True if each side reads a tensor, between frameworks, that was not compared and may differ already."""
+    return match.tensors is not None and all(
+        any(math.prod(record.shape or ()) > 1 for record in records) for records in match.unpaired_inputs
+    )
 
 
 def _call_key(operator: Operator, arguments: Sequence[str]) -> Optional[Hashable]:

@@ -189,8 +189,12 @@ class Divergence:
             count += difference.verdict == "equal" or (difference.verdict == "different" and is_near)
         return count
 
-    def only(self, operator: Operator, *, of_actual: bool) -> list[Pair]:
-        """Return the pairs of an operator that only one side runs."""
+    def only(self, operator: Operator, *, of_actual: bool, is_update: bool = False) -> list[Pair]:
+        """Return the pairs of an operator that only one side runs.
+
+        is_update: True for an optimizer that another framework computes in another way. It is no cause of what differs
+        later: the parameters that it updates are compared where the next step reads them.
+        """
         side = _SIDES[0 if of_actual else 1]
         why = without_counterpart(operator.op_type) if self._state.differences.layouts else ""
         pairs: list[Pair] = []
@@ -205,7 +209,7 @@ class Divergence:
             self._allocated.update(map(id, operator.records))
         if self._state.has_parts:
             self._state.local.add_operator(0 if of_actual else 1, operator)
-        if outputs:
+        if outputs and not is_update:
             self._enter_stretch(0 if of_actual else 1, operator, outputs)
         return pairs
 

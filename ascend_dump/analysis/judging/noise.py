@@ -28,7 +28,7 @@ from ascend_dump.analysis.judging.term_magnitude import natural_scale, score_siz
 from ascend_dump.analysis.judging.verdict import Noise, Rules, judge
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
-from ascend_dump.analysis.numerics.permutations import IDENTITY
+from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
 from ascend_dump.analysis.operators.arguments import tensors_among
 from ascend_dump.analysis.operators.names import element_rule, moves_elements, operation
@@ -40,6 +40,7 @@ from ascend_dump.analysis.operators.properties import (
 )
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 __all__ = ["NoiseJudge"]
@@ -191,11 +192,11 @@ class NoiseJudge:
                 verdict, reason = self._unless_elements_differ(match, a, b, difference, dtype, input_noise, reason)
             is_apart = verdict == "noise" and kind is not None and difference.measure.max_rel > most_roundings(kind)
             # Elements that cannot be compared with those that they are computed from are judged without masks.
-            if is_apart and (not _has_all_inputs(match) or _errors(match, a, b) is None):
+            if is_apart and (not _has_all_inputs(match) or _has_moved_input(match, b) or _errors(match, a, b) is None):
                 unmasked = measure_without_masks(a, b)
                 verdict, reason = (verdict, reason) if unmasked is None else judged(unmasked)
         # Leaving out outliers is right only if all inputs differ by no more than noise (`elements` includes `clean`).
-        if verdict == "different" and input_noise and elements:
+        if verdict == "different" and input_noise and elements and not _has_moved_input(match, b):
             unit = max(noise.unit for noise in input_noise)
             remainder = measure_without_outliers(a, b, _input_pairs(match, b), unit)
             if remainder is not None:
@@ -322,6 +323,24 @@ class NoiseJudge:
 def _errors(match: Match, a: Record, b: Record) -> Optional[ElementErrors]:
     rule = element_rule(match.reference.function)
     return None if rule is None else element_errors(a, b, _input_pairs(match, b), rule)
+
+
+def _has_moved_input(match: Match, output: Record) -> bool:
+    """Return True if an input between two frameworks has its axes in another order, so that elements do not correspond.
+
+    Then the distances of its elements explain nothing: query and key that are swapped change all scores.
+    """
+    if match.tensors is None:
+        return False
+    for x, y in match.inputs:
+        if x is not None and y is not None and x.shape == y.shape == output.shape:
+            try:
+                layout = find_layout(x.numpy(), y.numpy())
+            except AscendDumpError:  # only statistics are recorded
+                continue
+            if layout is not None and layout.name != IDENTITY:
+                return True
+    return False
 
 
 def _has_all_inputs(match: Match) -> bool:

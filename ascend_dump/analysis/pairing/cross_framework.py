@@ -42,6 +42,8 @@ __all__ = ["CrossFrameworkPairs", "is_cross_framework", "pair_cross_framework"]
 _SHARED, _CONTAINED = 0.34, 0.8
 #: Share of the types of operators that only one side has, above which one program is a decomposed one.
 _ALONE = 0.05
+#: Types of operators that only graphs of TensorFlow have.
+_OF_GRAPHS = frozenset(("Const", "Placeholder"))
 #: Names of operators in MindSpore.
 _NUMBERED = re.compile(r"-op\d+$")
 #: Largest distance of outputs of the same inputs, in units of rounding of the coarser type.
@@ -53,6 +55,7 @@ class CrossFrameworkPairs:
     """Matches in the order of the reference, and the operators that only one side has.
 
     alone       for each side: the operators that only this side has
+    updates     for each side: the positions of operators of an optimizer that the other side computes in another way
     inside      for each side: the number of unpaired operators that lead to a paired one
     left_out    for each side: the number of operators that are neither paired, nor inside, nor alone
     views       for each side, by the identity of a view: the tensor that it is a view of
@@ -61,6 +64,7 @@ class CrossFrameworkPairs:
 
     matches: list[Match] = field(default_factory=list)
     alone: tuple[list[Operator], list[Operator]] = field(default_factory=lambda: ([], []))
+    updates: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     inside: tuple[int, int] = (0, 0)
     left_out: tuple[int, int] = (0, 0)
     views: tuple[dict[Hashable, Hashable], dict[Hashable, Hashable]] = field(default_factory=lambda: ({}, {}))
@@ -81,12 +85,23 @@ def is_cross_framework(actual: Sequence[Operator], reference: Sequence[Operator]
         return not all(eager) or _is_decomposed(actual, reference)
     if _is_numbered(actual) != _is_numbered(reference) or is_fused(actual, reference):
         return True
+    if _is_eager_tensorflow(actual) != _is_eager_tensorflow(reference):
+        return True
     shared = len(types[0] & types[1])
     return shared < _SHARED * len(types[0] | types[1]) and shared < _CONTAINED * min(map(len, types))
 
 
 def _is_numbered(operators: Sequence[Operator]) -> bool:
     return 2 * sum(_NUMBERED.search(operator.op_name) is not None for operator in operators) > len(operators)
+
+
+def _is_eager_tensorflow(operators: Sequence[Operator]) -> bool:
+    """Return True for operators with source lines and without the constants and placeholders of a graph.
+
+    The graph of the same program has these as operators, and an optimizer as one operator for each parameter.
+    """
+    has_sources = any(record.source for operator in operators for record in operator.outputs)
+    return has_sources and not any(operator.op_type in _OF_GRAPHS for operator in operators)
 
 
 def _without_wrapper(modules: set[str]) -> set[str]:
@@ -146,7 +161,7 @@ def pair_cross_framework(
         inputs, unpaired = _inputs(a, b, pair.position, position, paired, same, agree=agree)
         operators = actual[pair.position], reference[position]
         one_sided = None if agree else one_sided_read((a, b), (pair.position, position), unpaired, parts)
-        source = None if agree else other_source((a, b), unpaired, parts)
+        source = None if agree else other_source((a, b), (pair.position, position), unpaired, parts)
         match = Match(*operators, pair.how, pair.confidence, (inputs, outputs[position]), _records(unpaired))
         result.matches.append(match._replace(one_sided=one_sided, other_source=source))
     for piece in pieces:
@@ -161,6 +176,7 @@ def pair_cross_framework(
         alone = [position for position in side.computing if position not in reported[number]]
         alone += sorted(broken.difference(alone, paired[number]))
         result.alone[number].extend(side.operators[position] for position in alone)
+        result.updates[number].update(side.operators[x].position for x in alone if side.is_of_optimizer(x))
         reported[number].update(alone)
     result.inside = (len(inside[0]), len(inside[1]))
     result.left_out = (counts[0] - len(reported[0]), counts[1] - len(reported[1]))

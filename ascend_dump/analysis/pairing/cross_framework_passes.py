@@ -5,7 +5,8 @@ provenance  fusion information in the dump, or in a graph beside the dump (GE, t
 name        both operators have the same name and type, in graphs
 place       operators of eager programs that run equally often in the same module on both sides, in the same phases and
             with the same shapes; first operators with equal values, and after the pass "value" the others
-value       the outputs have the same values in some layout; without values, the statistics have to be nearly equal
+value       the outputs have the same values in some layout; without values, the statistics have to be nearly equal.
+            Numbers have to be made of outputs of the same paired operators too
 parameter   on each side, only one unpaired operator of this operation reads this parameter
 inputs      on each side, only one unpaired operator of this operation reads these outputs of paired operators. If the
             output is not read on one side, other operators may lie between. Or the operators end stretches that read
@@ -23,6 +24,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Callable, Optional
 
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
+from ascend_dump.analysis.pairing.by_numbers import pair_by_numbers
 from ascend_dump.analysis.pairing.by_sources import agreeing_pairs, pair_by_indices, pair_by_sources
 from ascend_dump.analysis.pairing.fusion_names import origins_of
 from ascend_dump.analysis.pairing.paired_operators import PairedOperator, PairedOperators, paired_in_actual, partners
@@ -44,6 +46,7 @@ def pair_operators(a: ProgramGraph, b: ProgramGraph, mapping: Mapping[str, str])
     _by_provenance(a, b, pairs)
     _by_calls(a, b, pairs, equal=True)
     _by_value(a, b, pairs, _same_or_of_list(a, b), 0.95)
+    pair_by_numbers(a, b, pairs)
     _by_calls(a, b, pairs, equal=False)
     _by_parameter(a, b, pairs)
     _by_inputs(a, b, pairs)

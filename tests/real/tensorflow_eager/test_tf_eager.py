@@ -75,6 +75,21 @@ def test_functions_are_seen_operator_by_operator_with_their_scopes(capture: Any)
     assert [one.numpy().tobytes() for one in products] == [(first * factor).tobytes() for factor in (0.5, 0.25, 0.125)]
 
 
+def test_gradients_are_operators_of_the_backward_pass(capture: Any) -> None:
+    """Their scope is that of gradients in graphs of functions; the sum of two gradients is one of them."""
+    weight = tf.Variable(np.linspace(-1, 1, 12, dtype="f").reshape(4, 3))
+    with capture() as cap:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.relu(tf.matmul(tf.constant(X), weight))) + tf.reduce_sum(weight)
+        gradient = tape.gradient(loss, weight)
+        weight.assign_sub(gradient * 0.1)
+    backward = [one.op_name for one in cap.dump().select(io="output") if one.phase == "backward"]
+    assert {"gradient_tape/ReluGrad", "gradient_tape/MatMul", "gradient_tape/AddN"} <= set(backward)
+    others = {one.op_name for one in cap.dump().select(io="output")}.difference(backward)
+    assert {"MatMul", "Relu", "AddV2", "Mul"} <= others
+    assert not any("gradient_tape" in name for name in others)
+
+
 def test_training_is_the_same_and_only_selected_steps_are_there(capture: Any) -> None:
     plain, captured = make_step(), make_step()
     expected = [plain() for _ in range(4)]

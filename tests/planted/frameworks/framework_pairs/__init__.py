@@ -1,0 +1,1 @@
+"""Pairs of programs of one network in two frameworks."""
