@@ -26,6 +26,7 @@ from ascend_dump.analysis.alignment.step_boundaries import (
     may_be_parts_of_batches,
 )
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
+from ascend_dump.analysis.compare._attention import with_attention
 from ascend_dump.analysis.compare._on_executor import RankResult
 from ascend_dump.analysis.compare._token_results import token_results, unexplained_results
 from ascend_dump.analysis.compare._tokens import (
@@ -153,7 +154,8 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
         divergence, progress = yield from _walk_tokens(rules, mapping, operators)
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     results = token_results(alignment, operators[:2])
-    origins, of_cache = with_misread_token(with_tokens(divergence.origins(), alignment), alignment)
+    origins = with_attention(with_tokens(divergence.origins(), alignment), alignment)
+    origins, of_cache = with_misread_token(origins, alignment)
     origins = with_added_results(origins, alignment)
     uncompared = uncompared_tokens(alignment)
     unexplained = None if results is None or origins else unexplained_results(results, progress.parts[0])
