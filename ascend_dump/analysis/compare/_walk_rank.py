@@ -184,7 +184,7 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
 def _walk_tokens(
     rules: Rules, mapping: Optional[Mapping[str, str]], operators: tuple[list[Operator], list[Operator], list[Match]]
 ) -> Work[tuple[Divergence, _RankProgress]]:
-    divergence = Divergence(rules, None)
+    divergence = Divergence(rules, None, has_later_steps=False)
     progress = _RankProgress([], Counter(), Counter(), [], set())
     walk = _walk_step(divergence, operators[0], operators[1], [], mapping, progress, matches=operators[2])
     progress.parts.append((yield from _pairs_of_step(divergence, walk)))
