@@ -272,9 +272,9 @@ class Divergence:
         """Return the parts that are built differently and agree, each once."""
         return list(self._rebuilt.values())
 
-    def origins(self) -> list[Origin]:
-        """Return the origins, by `importance`, then in the order of the walk."""
-        return self._state.drafts.origins()
+    def origins(self, *, results_differ: bool = False) -> list[Origin]:
+        """Return the origins, by `importance`, then in the order of the walk. results_differ: see `Drafts.origins`"""
+        return self._state.drafts.origins(results_differ=results_differ)
 
     def changed(self) -> list[ChangedCall]:
         """Return the operators with different arguments whose difference an origin explains."""
