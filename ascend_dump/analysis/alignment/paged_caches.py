@@ -7,6 +7,7 @@ integers in the dump, so the token in each slot is known even without values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
@@ -124,7 +125,11 @@ def _with_requests(reads: Sequence[_CacheRead], requests: Sequence[Token]) -> It
 
 def writes_to_slots(calls: Sequence[ModelCall], operators: Mapping[int, Operator]) -> bool:
     """Return True for an operator that may write the tokens of each call to slots of a cache. operators: by call"""
-    return all(_slot_records(operator, calls[index].rows * calls[index].width) for index, operator in operators.items())
+    counts = {index: calls[index].rows * calls[index].width for index in operators}
+    return all(
+        _slot_records(operator, counts[index]) or _has_rows_and_positions(operator, counts[index])
+        for index, operator in operators.items()
+    )
 
 
 def _requests(tokens: Sequence[Token]) -> Iterator[Token]:
@@ -282,6 +287,19 @@ def _slot_records(operator: Operator, count: int) -> list[Record]:
     if not any(_is_cache(record) for record in operator.inputs):
         return []
     return [record for record in operator.inputs if record.shape == (count,) and _is_number(record)]
+
+
+def _has_rows_and_positions(operator: Operator, count: int) -> bool:
+    """Return True if an operator writes to a cache at two indices, for `count` tokens together."""
+    import numpy as np
+
+    shapes = [record.shape or () for record in operator.inputs if _is_number(record)]
+    if len(shapes) != 2 or not writes(operator.op_type) or not any(map(_is_cache, operator.inputs)):
+        return False
+    try:
+        return math.prod(np.broadcast_shapes(*shapes)) == count
+    except ValueError:
+        return False
 
 
 def _is_number(record: Record) -> bool:

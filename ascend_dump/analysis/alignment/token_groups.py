@@ -251,26 +251,26 @@ def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
 
 
 def last_results(actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]) -> list[Match]:
-    """Return the matches of the last results of both sides, if other operators make them, such as a quotient.
+    """Return the matches of the last results of both sides, if another operator makes them: a product or a quotient.
 
-    Behind the last operator with a partner, each side has to have exactly one operator that computes floats, or both
-    have the same ones in one order, such as a limit for logits. Operators that choose tokens do not count.
+    Behind the last operator with a partner, each side has to have exactly one operator that computes floats, apart from
+    operators that choose tokens. Or both sides have the same operators, such as those of a cap.
     """
     paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
-    last: list[list[Operator]] = []
+    last = []
+    count = 1
     for side in (actual, reference):
         computing = [operator for operator in side if computes_floats(operator)]
         begin = 1 + max((n for n, operator in enumerate(computing) if id(operator) in paired), default=-1)
-        if not begin:
+        if not 0 < begin < len(computing):
             return []
         chosen = chosen_behind(side, paired)
-        behind = computing[begin:]
-        # The first operator may be read by those that choose tokens only.
-        last.append([op for n, op in enumerate(behind) if id(op) not in chosen or not n])
-    names = [[operation(operator.function) for operator in side] for side in last]
-    if names[0] != names[1] and any(len(side) != 1 for side in last):
+        last.append(computing[begin:])
+        count = max(count, 1 + sum(id(operator) not in chosen for operator in computing[begin + 1 :]))
+    types = [[operation(operator.function) for operator in side[:count]] for side in last]
+    if count > 1 and types[0] != types[1]:
         return []
-    return [Match(a, b, "order", 0.5) for a, b in zip(*last)]
+    return [Match(a, b, "order", 0.5) for a, b in zip(last[0][:count], last[1][:count])]
 
 
 def _readers(operator: Operator, later: Sequence[Operator]) -> list[Operator]:

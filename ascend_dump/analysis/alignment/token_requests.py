@@ -12,6 +12,8 @@ __all__ = ["UNKNOWN", "Requests", "are_equal_ids"]
 
 #: The id of a token that was in a cache before the first recorded call.
 UNKNOWN = -1
+#: Minimum number of ids that show the place of a segment in a sequence. Fewer may occur elsewhere by chance.
+_LEAST = 4
 
 
 def are_equal_ids(first: int, second: int) -> bool:
@@ -41,13 +43,30 @@ class Requests:
 
     def begin(self, segment: TokenRun) -> int:
         """Begin a sequence for a segment, with the tokens that were cached before this call; return its number."""
-        cached = segment.cached
-        if cached and not self._is_known(segment, cached) and (not self._known or self._is_known(segment, 0)):
-            cached = 0
+        cached = self._count_cached(segment)
         self.ids.append([UNKNOWN] * cached)
         self._slots.append([None] * cached)
         self._alike.append((list(range(len(self._known))), 0))
         return len(self.ids) - 1
+
+    def _count_cached(self, segment: TokenRun) -> int:
+        """Return the number of tokens that were cached before a new sequence.
+
+        Recorded positions may be wrong. Then the ids are looked for near their position, and elsewhere if they are
+        several.
+        """
+        cached, count = segment.cached, len(segment.ids)
+        if not self._known:
+            return 0
+        if self._is_known(segment, cached):
+            return cached
+        near = [cached - 1, cached + 1] if cached > 1 else []
+        places = [position for position in (0, *near) if self._is_known(segment, position)]
+        if not places and count >= _LEAST:
+            ends = ((ids, range(1, len(ids) - count + 1)) for ids in self._known)
+            ids_of_segment = list(segment.ids)
+            places = [n for ids, positions in ends for n in positions if ids[n : n + count] == ids_of_segment]
+        return places[0] if places else cached
 
     def add(self, number: int, segment: TokenRun, call: ModelCall) -> None:
         """Add the tokens of a segment to a sequence, and note them in the slots of its call."""
@@ -129,7 +148,7 @@ class Requests:
         """
         position, first = segment.position, segment.ids[0]
         if position == 0:
-            return None
+            return self._continued(segment, waiting)
         at_end = [number for number in waiting if len(self.ids[number]) == position]
         if not self._known:
             return at_end[0] if at_end else same_index
@@ -146,6 +165,17 @@ class Requests:
             return fitting[0] if fitting else same_index if is_likely else (within or elsewhere)[0]
         unknown = [number for number in at_end if not self._sequences_like(number, position or 0)]
         return unknown[0] if unknown else same_index
+
+    def _continued(self, segment: TokenRun, waiting: Sequence[int]) -> Optional[int]:
+        """Return the sequence that all ids of a segment continue, if none begins with them: its positions are wrong."""
+        if not self._known or self._is_known(segment, 0):
+            return None
+        ids = list(segment.ids)
+        for number in waiting:
+            end = len(self.ids[number])
+            if any(self._known[n][end : end + len(ids)] == ids for n in self._sequences_like(number, end)):
+                return number
+        return None
 
     def _is_known(self, segment: TokenRun, position: int) -> bool:
         """Return True if a known sequence has, from a position on, the first id of a segment and most of the others."""

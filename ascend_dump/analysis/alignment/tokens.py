@@ -9,7 +9,7 @@ weights, are compared as they are. Scores of attention are cut to the keys that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.built_otherwise.agreeing_results import (
     ReadTensor,
@@ -61,6 +61,9 @@ from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.common.units import counted
 from ascend_dump.errors import NotSupported
 from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["TokenAlignment"]
 
@@ -419,6 +422,19 @@ class TokenAlignment:
         sides = zip(self.calls, (self.sequences, self.reference_sequences))
         found = ((misread_token(calls, sequences), side) for side, (calls, sequences) in enumerate(sides))
         return next(((misread, side) for misread, side in found if misread is not None), None)
+
+    def base_operators(self, side: int) -> list[Operator]:
+        """Return the operators of the call with most slots. side: 0 for actual, 1 for the reference"""
+        return self.calls[side][self._bases[side]].operators
+
+    def slots(self, side: int) -> list[np.ndarray]:
+        """Return for each call of a side: the number of the common token in each slot; -1 for padding."""
+        return self._sides[side].slots
+
+    @property
+    def unit(self) -> float:
+        """The coarser rounding unit of both sides."""
+        return self._unit
 
     @property
     def has_most_tokens(self) -> bool:

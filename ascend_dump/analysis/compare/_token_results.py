@@ -51,6 +51,11 @@ class TokenResults(NamedTuple):
     limit: float
     are_clear: bool = False
 
+    @property
+    def differ(self) -> bool:
+        """True if they differ by more than rounding may cause."""
+        return self.difference > self.limit
+
 
 def token_results(
     alignment: TokenAlignment, operators: tuple[Sequence[Operator], Sequence[Operator]]
@@ -141,7 +146,7 @@ def unexplained_results(results: TokenResults, pairs: Iterable[Pair]) -> Optiona
 
     pairs: those of all compared tensors
     """
-    if not results.difference > results.limit:
+    if not results.differ:
         return None
     compared = [pair for pair in pairs if pair.actual is not None and pair.reference is not None]
     if any(pair.differs for pair in compared):

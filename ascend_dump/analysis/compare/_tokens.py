@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Optional
@@ -79,7 +80,32 @@ def _alignment_of(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf]) -> Token
 
 def with_tokens(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
     """Return origins with the first token that differs as their first evidence."""
-    return [_of_part(_with_token(origin, alignment), alignment) for origin in origins]
+    of_tokens = [_of_part(_with_token(origin, alignment), alignment) for origin in origins]
+    return _in_execution_order(of_tokens, alignment)
+
+
+def _in_execution_order(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
+    """Return the origins; values of tokens that an operator reads come behind the origins at earlier operators.
+
+    A model computes such values from its ids, so a tensor before them differs, even if it could not be compared.
+    """
+    if not origins or origins[0].kind != "input" or token_part(origins[0].pair.reference) is None:
+        return [*origins]
+    places = [_place_of(origin, alignment) for origin in origins]
+    earlier = [n for n, place in enumerate(places) if n and place < places[0]]
+    if not earlier:
+        return [*origins]
+    first = replace(origins[0], kind="unknown")
+    return [*(origins[n] for n in earlier), first, *(origins[n] for n in range(1, len(origins)) if n not in earlier)]
+
+
+def _place_of(origin: Origin, alignment: TokenAlignment) -> float:
+    """Return the position of the operator of an origin in the base call of a side; infinite if it is not there."""
+    for side, record in ((1, origin.pair.reference), (0, origin.pair.actual)):
+        for position, operator in enumerate(alignment.base_operators(side) if record is not None else ()):
+            if record is not None and operator.op_name == record.op_name.partition("[")[0]:
+                return position
+    return math.inf
 
 
 def _of_part(origin: Origin, alignment: TokenAlignment) -> Origin:

@@ -26,6 +26,7 @@ from ascend_dump.analysis.alignment.step_boundaries import (
     may_be_parts_of_batches,
 )
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
+from ascend_dump.analysis.compare._attention import with_attention
 from ascend_dump.analysis.compare._on_executor import RankResult
 from ascend_dump.analysis.compare._token_results import settled_by_results, token_results, unexplained_results
 from ascend_dump.analysis.compare._tokens import (
@@ -153,7 +154,9 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
         divergence, progress = yield from _walk_tokens(rules, mapping, operators)
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     results = token_results(alignment, operators[:2])
-    origins, of_cache = with_misread_token(with_tokens(divergence.origins(), alignment), alignment)
+    origins = divergence.origins(results_differ=results is not None and results.differ)
+    origins = with_attention(with_tokens(origins, alignment), alignment)
+    origins, of_cache = with_misread_token(origins, alignment)
     origins = with_added_results(origins, alignment)
     if results is not None and results.are_clear:
         origins, progress.parts[0] = settled_by_results(results, operators[:2], origins, progress.parts[0])
@@ -184,7 +187,7 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
 def _walk_tokens(
     rules: Rules, mapping: Optional[Mapping[str, str]], operators: tuple[list[Operator], list[Operator], list[Match]]
 ) -> Work[tuple[Divergence, _RankProgress]]:
-    divergence = Divergence(rules, None)
+    divergence = Divergence(rules, None, has_later_steps=False)
     progress = _RankProgress([], Counter(), Counter(), [], set())
     walk = _walk_step(divergence, operators[0], operators[1], [], mapping, progress, matches=operators[2])
     progress.parts.append((yield from _pairs_of_step(divergence, walk)))

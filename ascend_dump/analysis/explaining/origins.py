@@ -239,10 +239,15 @@ class Drafts:
         """Return True if a difference follows from uninitialised memory, and from nothing else."""
         return bool(causes) and all(draft.kind == "uninitialised" for draft in self.of(causes))
 
-    def origins(self) -> list[Origin]:
-        """Return the origins, by `importance`, then in the order of the walk."""
+    def origins(self, *, results_differ: bool = False) -> list[Origin]:
+        """Return the origins, by `importance`, then in the order of the walk.
+
+        results_differ: True if the results are known to differ. Then differences that seem to end may be the origin
+        """
         groups: dict[Hashable, list[Draft]] = {}
         reported = [draft for draft in self._drafts if draft.is_reported]
+        if results_differ and not reported:
+            reported = [draft for draft in self._drafts if draft.changes_values and draft.explains][:1]
         if not reported:
             # The output of a module agrees, but parameters inside of it get other gradients.
             reported = [draft for draft in self._drafts if draft.changes_gradients and draft.changes_inside][:1]

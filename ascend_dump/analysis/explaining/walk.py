@@ -58,8 +58,13 @@ _DIVIDING = frozenset({"split", "split_with_sizes", "chunk", "tensor_split", "un
 class Divergence:
     """The walk over the steps of one rank."""
 
-    def __init__(self, rules: Rules, rerun: Optional[Rerun] = None) -> None:
-        """rerun: replays operators whose outputs differ."""
+    def __init__(self, rules: Rules, rerun: Optional[Rerun] = None, *, has_later_steps: bool = True) -> None:
+        """Begin a walk.
+
+        rerun            replays operators whose outputs differ
+        has_later_steps  False if all calls are walked as one step, so that states that are updated are read in it
+        """
+        self._has_later_steps = has_later_steps
         self._state = RankState(rules, rerun, NoiseJudge(rules, None if rerun is None else rerun.settles))
         #: By module or operator: parts that are built differently and agree.
         self._rebuilt: dict[str, Rebuilt] = {}
@@ -296,9 +301,9 @@ class Divergence:
         """Return the parts that are built differently and agree, each once."""
         return list(self._rebuilt.values())
 
-    def origins(self) -> list[Origin]:
-        """Return the origins, by `importance`, then in the order of the walk."""
-        return self._state.drafts.origins()
+    def origins(self, *, results_differ: bool = False) -> list[Origin]:
+        """Return the origins, by `importance`, then in the order of the walk. results_differ: see `Drafts.origins`"""
+        return self._state.drafts.origins(results_differ=results_differ)
 
     def changed(self) -> list[ChangedCall]:
         """Return the operators with different arguments whose difference an origin explains."""
@@ -395,7 +400,7 @@ class Divergence:
     def _draft_of(self, side: int, stretch: Stretch) -> Draft:
         if self._wiring is None or stretch.operators[1 - side]:
             return stretch_draft(stretch)
-        states = self._wiring.states_written(side, stretch.operators[side])
+        states = self._wiring.states_written(side, stretch.operators[side]) if self._has_later_steps else []
         draft = stretch_draft(stretch, [self._wiring.named(side, record) for record in states])
         if states and stretch.operators[side][-1].position > self._wiring.last_paired[side]:
             # The recording of the other side may have ended before this update. If a further step is recorded, the

@@ -116,3 +116,14 @@ def test_generate_with_a_static_cache_and_packed_training(tmp_path: Path) -> Non
     assert all(map(torch.equal, generated(tmp_path / "faulty", model, prompts), sequences)), "the same tokens"
     comparison = ascend_dump.compare(tmp_path / "faulty", trainer)
     assert comparison.origins[0].module == "model.layers.1.post_attention_layernorm"
+
+
+def test_one_expert_instead_of_two(tmp_path: Path) -> None:
+    """No tensor between the experts and the next attention is compared, which is no origin because it reads them."""
+    model, sequences = model_of("mixtral"), [torch.randint(1, 64, (length,)) for length in (9, 7, 8)]
+    model.set_attn_implementation("eager")
+    packed_training(tmp_path / "trainer", model, sequences)
+    for layer in model.model.layers:
+        layer.mlp.gate.top_k = 1
+    comparison = ascend_dump.compare(rollout(tmp_path / "rollout", model, sequences, 1), tmp_path / "trainer")
+    assert (comparison.origins[0].module or "").startswith("model.layers.0.mlp"), comparison.origins

@@ -14,11 +14,41 @@ from ascend_dump.analysis.alignment.displaced_tokens import (  # noqa: E402
     displaced_tokens,
 )
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall, Token  # noqa: E402
+from ascend_dump.analysis.alignment.token_integers import TokenRun  # noqa: E402
+from ascend_dump.analysis.alignment.token_requests import UNKNOWN, Requests  # noqa: E402
 
 
 def call(ids: list[int], tokens: list[Token]) -> ModelCall:
     record: Any = None
     return ModelCall([], np.array([ids]), record, [tokens])
+
+
+def run(ids: list[int], position: int) -> TokenRun:
+    return TokenRun(0, tuple(range(len(ids))), tuple(ids), position, position)
+
+
+@pytest.mark.parametrize(
+    ("ids", "position", "cached"),
+    [
+        ([8], 3, 3),  # as recorded
+        ([8], 4, 3),  # positions that are one too large
+        ([7, 8, 9, 10], 0, 2),  # positions that begin at 0 behind cached tokens
+        ([9, 10], 0, 0),  # too few ids
+    ],
+)
+def test_ids_show_what_was_cached_where_positions_are_wrong(ids: list[int], position: int, cached: int) -> None:
+    requests = Requests([[5, 6, 7, 8, 9, 10, 11, 12]])
+    requests.begin(run(ids, position))
+    assert requests.ids == [[UNKNOWN] * cached]
+
+
+def test_a_part_whose_positions_begin_again_continues_a_request() -> None:
+    requests = Requests([[5, 6, 7, 8, 9, 10, 11, 12], [6, 7, 1, 2]])
+    prompt, chunk = run([5, 6, 7], 0), call([5, 6, 7], [NO_TOKEN] * 3)
+    requests.add(requests.begin(prompt), prompt, chunk)
+    assert requests.owner(run([8, 9], 0), [0], None) == 0
+    assert requests.owner(run([8, 3], 0), [0], None) is None
+    assert requests.owner(run([6, 7], 0), [0], None) is None
 
 
 def test_requests_whose_tokens_are_at_other_positions() -> None:

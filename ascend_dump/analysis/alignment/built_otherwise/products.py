@@ -86,11 +86,28 @@ def same_weights(actual: Sequence[Operator], reference: Sequence[Operator]) -> d
     """Return the names of operators of actual, each with the name of the reference operator that has the same weight.
 
     A weight that several operators of one side use is no evidence. Weights of different types are the same if they are
-    equal in the coarser type.
+    equal in the coarser type. The weight of the only product of a module is that of this module on the other side, even
+    if it is stale.
     """
     common_type = _common_type(actual, reference)
     sides = [_by_weight(side, common_type) for side in (actual, reference)]
-    return {a: sides[1][key] for key, a in sides[0].items() if key in sides[1]}
+    names = {a: sides[1][key] for key, a in sides[0].items() if key in sides[1]}
+    modules = [_by_module(side) for side in (actual, reference)]
+    taken = {*names.values()}
+    for key, a in modules[0].items():
+        b = modules[1].get(key)
+        if a not in names and b is not None and b not in taken:
+            names[a] = b
+    return names
+
+
+def _by_module(operators: Sequence[Operator]) -> dict[Hashable, str]:
+    """Return the only product of each module that has one, by the path of the module and the shape of the weight."""
+    products: dict[str, list[_Weight]] = {}
+    for product in _of_weights(operators):
+        if product.operator.module:
+            products.setdefault(product.operator.module_path, []).append(product)
+    return {(path, of[0].weight.shape): of[0].operator.op_name for path, of in products.items() if len(of) == 1}
 
 
 def _common_type(*sides: Sequence[Operator]) -> str:

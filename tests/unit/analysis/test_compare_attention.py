@@ -1,0 +1,145 @@
+"""A difference that begins inside of an attention is found, although both programs have the keys in another order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ascend_dump
+
+torch: Any = pytest.importorskip("torch")
+nn = torch.nn
+HEADS, GROUPS, HEAD, ROOM, VOCABULARY = 4, 2, 6, 12, 40
+SIZE = HEADS * HEAD
+LENGTHS, NEW = (6, 4), 3
+
+
+class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
+    """Attention to the tokens of a call, or to a cache: one request after the other, or one token of each request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(SIZE, n, bias=False) for n in (SIZE, *[GROUPS * HEAD] * 2, SIZE))
+        self.fault = ""
+
+    def forward(self, x: Any, positions: Any, cache: Any, lengths: Any) -> Any:
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if cache is None:
+            q, k, v = (part.unflatten(-1, (-1, HEAD)).transpose(1, 2) for part in (q, k, v))
+            k, v = (part.repeat_interleave(HEADS // GROUPS, 1) for part in (k, v))
+            scores = q @ k.transpose(-1, -2) * HEAD**-0.5
+            scores = scores + torch.full(scores.shape[-2:], float("-inf")).triu(1)
+            return self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        rows = torch.arange(len(lengths)).repeat_interleave(lengths)
+        # One write for keys and values, which are the halves of each row of the cache.
+        both = torch.stack((k, v), 1).view(1, -1, 2, GROUPS, HEAD)
+        if self.fault == "scatter":
+            places = (rows * ROOM + positions)[:, None].expand(-1, both[0, 0].numel())
+            cache.view(-1, places.shape[1]).scatter_(0, places, both.flatten(2)[0])
+        else:
+            cache[rows[None], positions[None]] = both
+        q = q.view(-1, HEADS, HEAD)
+        if len(q) == len(lengths):
+            return self.o(self.decode(q, cache, positions))
+        parts = (part.view(-1, GROUPS, HEAD).split(lengths.tolist()) for part in (k, v))
+        return self.o(torch.cat([self.extend(*request) for request in zip(q.split(lengths.tolist()), *parts)]))
+
+    def extend(self, q: Any, k: Any, v: Any) -> Any:
+        """Return the attention of all tokens of one request. Its cache is only written here, not read."""
+        count = HEADS // GROUPS
+        k = k.repeat(1, count, 1) if self.fault == "heads" else k.repeat_interleave(count, 1)
+        scores = torch.einsum("qhd,khd->hqk", q, k) * HEAD**-0.5
+        weights = scores.masked_fill(~torch.ones(scores.shape[1:], dtype=torch.bool).tril(), -1e30).softmax(-1)
+        return torch.einsum("hqk,khd->qhd", weights, v.repeat_interleave(count, 1)).flatten(1)
+
+    def decode(self, q: Any, cache: Any, positions: Any) -> Any:
+        """Return the attention of one token of each request."""
+        keys, values = cache.unbind(2)
+        rows = torch.arange(len(q))
+        k = keys[rows.flip(0) if self.fault == "keys" else rows]
+        v = values[rows.flip(0) if self.fault == "values" else rows]
+        factor = 0.9 if self.fault == "factor" else 1.0
+        scores = torch.einsum("rgnd,rkgd->rgnk", q.unflatten(1, (GROUPS, -1)), k) * (factor * HEAD**-0.5)
+        last = positions + (self.fault == "mask")
+        scores = scores.masked_fill(torch.arange(ROOM) > last[:, None, None, None], -1e30)
+        weights = scores.half().softmax(-1).float() if self.fault == "softmax" else scores.softmax(-1)
+        return torch.einsum("rgnk,rkgd->rgnd", weights, v).flatten(1)
+
+
+class Network(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.place = nn.Embedding(VOCABULARY, SIZE), nn.Embedding(ROOM, SIZE)
+        self.blocks = nn.ModuleList(Attention() for _ in range(2))
+        self.head, self.cap = nn.Linear(SIZE, VOCABULARY), 5.0
+
+    def forward(self, ids: Any, positions: Any, caches: Any = None, lengths: Any = None) -> Any:
+        x = (self.embed(ids) * 3 if caches is None else self.embed(ids) / (1 / 3)) + self.place(positions)
+        for number, block in enumerate(self.blocks):
+            x = x + block(x, positions, None if caches is None else caches[number], lengths)
+        return self.cap * torch.tanh(self.head(x) / self.cap)
+
+
+def requests() -> list[Any]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randint(1, VOCABULARY, (length + NEW,), generator=generator) for length in LENGTHS]
+
+
+def engine(path: Path, fault: str, cap: float = 5.0) -> Path:
+    """Dump flat batches: the prompts of both requests, then one token of each, with their log-probabilities."""
+    network, sequences = Network(), requests()
+    network.cap = cap
+    network.blocks[0].fault = fault
+    caches = torch.zeros(2, len(LENGTHS), ROOM, 2, GROUPS, HEAD)
+    with torch.no_grad(), ascend_dump.capture(network, path=path, steps="0-9"):
+        prompts = torch.cat([sequence[:-NEW] for sequence in sequences])
+        positions = torch.cat([torch.arange(length) for length in LENGTHS])
+        network(prompts, positions, caches, torch.tensor(LENGTHS)).log_softmax(-1)
+        for n in range(NEW - 1):
+            ids = torch.stack([sequence[n - NEW] for sequence in sequences])
+            network(ids, torch.tensor(LENGTHS) + n, caches, torch.ones(len(LENGTHS), dtype=torch.long)).log_softmax(-1)
+    return path
+
+
+def trainer(path: Path) -> Path:
+    network, ids = Network(), nn.utils.rnn.pad_sequence(requests(), batch_first=True)
+    with torch.no_grad(), ascend_dump.capture(network, path=path, steps="0-9"):
+        network(ids, torch.arange(ids.shape[1]).expand(ids.shape))
+    return path
+
+
+@pytest.mark.parametrize("way", ["", "scatter"])
+def test_a_right_attention_has_no_origin(way: str, tmp_path: Path) -> None:
+    """The cache is no state for later steps, as all calls are compared at once."""
+    comparison = ascend_dump.compare(engine(tmp_path / "a", way), trainer(tmp_path / "b"), align="tokens")
+    assert not comparison.origins
+    assert comparison.verdict == ("unmatched" if way else "noise")
+
+
+@pytest.mark.parametrize(
+    ("fault", "operator", "text"),
+    [
+        ("mask", "masked_fill", "attends to 8 keys here, to 7 in the reference"),
+        ("softmax", "_to_copy", "the products of queries and keys agree"),
+        ("factor", "mul", "the scores are 0.9 times"),
+        ("keys", "index", "it reads other keys"),
+        ("values", "bmm", "the weights of all keys agree"),
+        ("heads", "bmm", "the queries and keys agree"),
+    ],
+)
+def test_a_fault_in_an_attention(fault: str, operator: str, text: str, tmp_path: Path) -> None:
+    comparison = ascend_dump.compare(engine(tmp_path / "a", fault), trainer(tmp_path / "b"), align="tokens")
+    first = comparison.origins[0]
+    assert first.module == "blocks.0", first
+    assert first.op_name.startswith(f"blocks.0/{operator}_"), (first.op_name, first.evidence)
+    assert text in first.evidence[0]
+
+
+def test_another_cap_of_the_logits(tmp_path: Path) -> None:
+    comparison = ascend_dump.compare(engine(tmp_path / "a", "", 6.0), trainer(tmp_path / "b"), align="tokens")
+    first = comparison.origins[0]
+    assert first.op_name == "div_1"
+    assert first.pair.reference is not None, first.evidence
