@@ -25,6 +25,8 @@ from ascend_dump.reading import Record
 
 __all__ = ["Differing", "Effects", "Node"]
 
+#: A difference that another part cancels is this many times smaller behind that part.
+_TIMES_LESS = 10.0
 #: A node of the graph of differences: a pair of operators, as its position in the reference, or a stretch, which is
 #: a part of the programs that is built differently.
 Node = Union[int, EnteredStretch]
@@ -118,11 +120,14 @@ class Effects:
 
         parameters: the origins at parameters. The operators are given by their positions in the reference
         """
-        cancelled: set[OriginNumber] = set()
+        cancelled, remaining = set[OriginNumber](), set[OriginNumber]()
         for differing in self.differing.values():
             inputs = sum(pair.differs for pair in differing.inputs)
             if (inputs > 1 and not differing.differing_outputs) or self._is_read_alone(differing):
                 cancelled |= differing.causes & parameters
+            if not _is_smaller_behind(differing):
+                remaining |= differing.causes
+        cancelled -= remaining
         for position, differing in self.differing.items():
             yield from ((number, position) for number in differing.causes & cancelled)
 
@@ -250,6 +255,19 @@ class Effects:
             a, b = (last.get(name) for last in self._last)
             self._alike[name] = a is not None and b is not None and a.shape == b.shape and self.agree(a, b)
         return self._alike[name]
+
+
+def _is_smaller_behind(differing: Differing) -> bool:
+    """Return False if outputs agree, but are not much nearer than the inputs.
+
+    The rounding of a coarse type explains a large error too, which shows that the difference is still there.
+    """
+    before, behind = (
+        [pair.measure.rel_l2 for pair in pairs if pair.measure is not None and pair.verdict != "equal"]
+        for pairs in ([pair for pair in differing.inputs if pair.differs], differing.outputs)
+    )
+    ends = bool(before) and not differing.differing_outputs
+    return not ends or max(behind, default=0.0) <= max(before) / _TIMES_LESS
 
 
 def _leading(edges: Iterable[tuple[Node, Optional[Node]]]) -> set[Node]:

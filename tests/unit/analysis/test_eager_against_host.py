@@ -298,9 +298,9 @@ def test_an_optimizer_of_lists_on_the_simulated_device(tmp_path, foreach, eps):
         assert not any(pair.differs for pair in comparison.pairs)
         assert "aclnnForeachSqrt" in {pair.actual.op_type for pair in comparison.pairs if pair.actual is not None}
     else:
-        first = comparison.origins[0].pair.actual.op_type
-        # One by one, the host's operators have no partner among those on lists but the last.
-        assert first == ("ForeachAddScalar" if foreach else "aclnnForeachAddcdivScalarList")
+        first = comparison.origins[0].pair.record.op_type
+        # One by one, the host's operators have no partner among those on lists; the last one has the parameter.
+        assert first == ("ForeachAddScalar" if foreach else "aten::addcdiv_")
 
 
 def test_an_operator_that_one_side_adds_is_the_origin(tmp_path):
