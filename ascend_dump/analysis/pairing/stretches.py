@@ -53,7 +53,8 @@ class Stretch:
 
         That module has the line that differs: it calls another module, or one less. If only one side runs the stretch
         in the forward pass, and it consists of several modules, this is the module around them. Random operators are no
-        evidence of a call: a dropout that evaluates is called, and runs none.
+        evidence of a call: a dropout that evaluates is called, and runs none. Nor are modules that only one side has if
+        the other side has some of its own in the same module: they may be the same ones, with other names.
         """
         if any(operator_class(member.op_type) in RANDOM for member in self._computing):
             return None
@@ -64,7 +65,12 @@ class Stretch:
         paths = [".".join(levels[:count]) for count in range(1, len(levels) + 1)] if all(self.modules) else []
         of_one_side = (path for path in paths if (path in self.modules[0]) != (path in self.modules[1]))
         outermost = next(of_one_side, None)
-        return None if outermost is None else outermost.rpartition(".")[0]
+        if outermost is None:
+            return None
+        caller = outermost.rpartition(".")[0]
+        alone = set(self.modules[0]) ^ set(self.modules[1])
+        sides = {path in self.modules[1] for path in alone if path.rpartition(".")[0] == caller}
+        return caller if len(sides) == 1 else None
 
     @property
     def phases(self) -> set[str]:
