@@ -187,7 +187,7 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
 def _walk_tokens(
     rules: Rules, mapping: Optional[Mapping[str, str]], operators: tuple[list[Operator], list[Operator], list[Match]]
 ) -> Work[tuple[Divergence, _RankProgress]]:
-    divergence = Divergence(rules, None, has_later_steps=False)
+    divergence = Divergence(rules, None, by_tokens=True)
     progress = _RankProgress([], Counter(), Counter(), [], set())
     walk = _walk_step(divergence, operators[0], operators[1], [], mapping, progress, matches=operators[2])
     progress.parts.append((yield from _pairs_of_step(divergence, walk)))
