@@ -31,7 +31,7 @@ class Stretch:
                the input
     results    pairs of tensors that both sides make and no paired operator reads: the last value of a parameter, or a
                result of the whole program
-    modules    for each side: the paths of all modules that run in the step
+    modules    for each side: the paths of all modules that run in the step; empty if unknown
     """
 
     operators: tuple[list[Operator], list[Operator]] = field(default_factory=lambda: ([], []))
@@ -53,8 +53,7 @@ class Stretch:
 
         That module has the line that differs: it calls another module, or one less. If only one side runs the stretch
         in the forward pass, and it consists of several modules, this is the module around them. Random operators are no
-        evidence of a call: a dropout that evaluates is called, and runs none. Nor are modules that only one side has if
-        the other side has some of its own in the same module: they may be the same ones, with other names.
+        evidence of a call: a dropout that evaluates is called, and runs none.
         """
         if any(operator_class(member.op_type) in RANDOM for member in self._computing):
             return None
@@ -65,12 +64,7 @@ class Stretch:
         paths = [".".join(levels[:count]) for count in range(1, len(levels) + 1)] if all(self.modules) else []
         of_one_side = (path for path in paths if (path in self.modules[0]) != (path in self.modules[1]))
         outermost = next(of_one_side, None)
-        if outermost is None:
-            return None
-        caller = outermost.rpartition(".")[0]
-        alone = set(self.modules[0]) ^ set(self.modules[1])
-        sides = {path in self.modules[1] for path in alone if path.rpartition(".")[0] == caller}
-        return caller if len(sides) == 1 else None
+        return None if outermost is None else outermost.rpartition(".")[0]
 
     @property
     def phases(self) -> set[str]:
@@ -149,13 +143,19 @@ class Stretch:
 
 
 def stretches_of(
-    actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match], read_flows: Callable[[], Flows]
+    actual: Sequence[Operator],
+    reference: Sequence[Operator],
+    matches: Sequence[Match],
+    read_flows: Callable[[], Flows],
+    *,
+    are_complete: bool = True,
 ) -> dict[Node, Stretch]:
     """Return the stretch of each operator without a partner, by side (0: actual) and position.
 
     Each operator is a stretch of its own if the storages of its tensors are not recorded.
 
-    read_flows: returns the data flow of both programs, which takes time
+    read_flows    returns the data flow of both programs, which takes time
+    are_complete  False if operators are left out, so that a module without operators may run
     """
     sides = actual, reference
     partners = Partners((match.actual.position, match.reference.position) for match in matches)
@@ -171,7 +171,9 @@ def stretches_of(
     components = unpaired_components(flows, partners)
     for node_a, node_b, _ in results:
         components.join(node_a, node_b)
-    modules = _modules(actual), _modules(reference)
+    modules: tuple[Collection[str], Collection[str]] = ((), ())
+    if are_complete:
+        modules = _modules(actual), _modules(reference)
     stretches: dict[Node, Stretch] = {}
     for side, operator in alone:
         node = side, operator.position
