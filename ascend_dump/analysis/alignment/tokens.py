@@ -208,7 +208,9 @@ class TokenAlignment:
             for operator in side:
                 if id(operator) in paired:
                     continue
-                if not computes(operator) or is_unchanging(operator) or borders.is_inside(operator, number):
+                # A view of a tensor that differs stays: it leads from this difference to the operators behind it.
+                is_move = not computes(operator) and not borders.reads_difference(operator, number, differing)
+                if is_move or is_unchanging(operator) or borders.is_inside(operator, number):
                     self._compared.omitted[_REBUILT] += computes_floats(operator)
                     parts.update(dict.fromkeys(map(id, operator.records)))
         has_rounding = borders.note_rounding(matches)

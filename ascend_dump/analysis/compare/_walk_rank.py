@@ -187,7 +187,7 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
 def _walk_tokens(
     rules: Rules, mapping: Optional[Mapping[str, str]], operators: tuple[list[Operator], list[Operator], list[Match]]
 ) -> Work[tuple[Divergence, _RankProgress]]:
-    divergence = Divergence(rules, None, has_later_steps=False)
+    divergence = Divergence(rules, None, by_tokens=True)
     progress = _RankProgress([], Counter(), Counter(), [], set())
     walk = _walk_step(divergence, operators[0], operators[1], [], mapping, progress, matches=operators[2])
     progress.parts.append((yield from _pairs_of_step(divergence, walk)))
@@ -240,7 +240,7 @@ def _walk_step(
                 is_update = operator.position in across.updates[side]
                 yield from divergence.only(operator, of_actual=side == 0, is_update=is_update)
         return
-    of_types = matches
+    of_types, are_complete = matches, matches is None
     if matches is None:
         of_types = matches = align(actual, reference, mapping, parts=shards is not None)
     else:
@@ -250,7 +250,7 @@ def _walk_step(
     progress.mapped.update(_mapped(matches))
     spread = Spread(second_run, reference) if second_run else None
     wiring = Wiring(actual, reference, matches)
-    stretches = stretches_of(actual, reference, matches, lambda: wiring.flows)
+    stretches = stretches_of(actual, reference, matches, lambda: wiring.flows, are_complete=are_complete)
     divergence.begin_step(
         reference,
         _cast(of_types),

@@ -93,7 +93,7 @@ class Draft:
         #: which calls a module that only one side runs.
         self.caller: Optional[str] = None
         #: True at a stretch outside of modules that is shown by the reader of its result: it only makes a constant, or
-        #: only the reference computes in it.
+        #: only the reference computes in it. A reader in a module, or one that sends the result, is right.
         self.is_at_reader = False
         #: At a stretch: the number of lines of evidence on its operators; else 0.
         self.stretch_lines = 0
@@ -150,7 +150,7 @@ class Draft:
             self.stretch_lines = narrow.stretch_lines
         if not self.has_border:
             self.begins_alone = is_alone
-            if self.is_at_reader and not pair.record.op_type.startswith(COLLECTIVES):
+            if self.is_at_reader and not (pair.record.module or pair.record.op_type.startswith(COLLECTIVES)):
                 self.pair = pair
             name = pair.record.parameter
             self.evidence.append(

@@ -58,13 +58,14 @@ _DIVIDING = frozenset({"split", "split_with_sizes", "chunk", "tensor_split", "un
 class Divergence:
     """The walk over the steps of one rank."""
 
-    def __init__(self, rules: Rules, rerun: Optional[Rerun] = None, *, has_later_steps: bool = True) -> None:
+    def __init__(self, rules: Rules, rerun: Optional[Rerun] = None, *, by_tokens: bool = False) -> None:
         """Begin a walk.
 
-        rerun            replays operators whose outputs differ
-        has_later_steps  False if all calls are walked as one step, so that states that are updated are read in it
+        rerun      replays operators whose outputs differ
+        by_tokens  True if the tokens of all calls are walked as one step: states that are updated are read in it, and
+                   operators without a partner are left out, so that they are no evidence
         """
-        self._has_later_steps = has_later_steps
+        self._by_tokens = by_tokens
         self._state = RankState(rules, rerun, NoiseJudge(rules, None if rerun is None else rerun.settles))
         #: By module or operator: parts that are built differently and agree.
         self._rebuilt: dict[str, Rebuilt] = {}
@@ -264,7 +265,7 @@ class Divergence:
         stretches = state.stretches.by_operator()
         effects = Effects(wiring.flows, wiring.partners, self._differing, stretches, state.agree)
         origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].may_end]
-        compensated = [*effects.compensated(parameters)]
+        compensated = [] if self._by_tokens else [*effects.compensated(parameters)]
         origins += compensated
         earlier = {number for number, _ in state.rebuilt if state.drafts[number].reaches_results}
         sizes = {number for number, _ in origins if state.drafts[number].is_of_size}
@@ -400,7 +401,7 @@ class Divergence:
     def _draft_of(self, side: int, stretch: Stretch) -> Draft:
         if self._wiring is None or stretch.operators[1 - side]:
             return stretch_draft(stretch)
-        states = self._wiring.states_written(side, stretch.operators[side]) if self._has_later_steps else []
+        states = [] if self._by_tokens else self._wiring.states_written(side, stretch.operators[side])
         draft = stretch_draft(stretch, [self._wiring.named(side, record) for record in states])
         if states and stretch.operators[side][-1].position > self._wiring.last_paired[side]:
             # The recording of the other side may have ended before this update. If a further step is recorded, the

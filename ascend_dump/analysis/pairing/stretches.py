@@ -31,7 +31,7 @@ class Stretch:
                the input
     results    pairs of tensors that both sides make and no paired operator reads: the last value of a parameter, or a
                result of the whole program
-    modules    for each side: the paths of all modules that run in the step
+    modules    for each side: the paths of all modules that run in the step; empty if unknown
     """
 
     operators: tuple[list[Operator], list[Operator]] = field(default_factory=lambda: ([], []))
@@ -143,13 +143,19 @@ class Stretch:
 
 
 def stretches_of(
-    actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match], read_flows: Callable[[], Flows]
+    actual: Sequence[Operator],
+    reference: Sequence[Operator],
+    matches: Sequence[Match],
+    read_flows: Callable[[], Flows],
+    *,
+    are_complete: bool = True,
 ) -> dict[Node, Stretch]:
     """Return the stretch of each operator without a partner, by side (0: actual) and position.
 
     Each operator is a stretch of its own if the storages of its tensors are not recorded.
 
-    read_flows: returns the data flow of both programs, which takes time
+    read_flows    returns the data flow of both programs, which takes time
+    are_complete  False if operators are left out, so that a module without operators may run
     """
     sides = actual, reference
     partners = Partners((match.actual.position, match.reference.position) for match in matches)
@@ -165,7 +171,9 @@ def stretches_of(
     components = unpaired_components(flows, partners)
     for node_a, node_b, _ in results:
         components.join(node_a, node_b)
-    modules = _modules(actual), _modules(reference)
+    modules: tuple[Collection[str], Collection[str]] = ((), ())
+    if are_complete:
+        modules = _modules(actual), _modules(reference)
     stretches: dict[Node, Stretch] = {}
     for side, operator in alone:
         node = side, operator.position

@@ -99,3 +99,22 @@ def test_an_eps_of_a_norm_in_a_wide_type(tmp_path: Path) -> None:
     faulty = Network().bfloat16()
     faulty.blocks[1].norm.eps = 2.0
     assert compared(tmp_path, faulty, Network()).origins[0].module == "blocks.1.norm"
+
+
+class Scaled(nn.Module):  # type: ignore[misc]
+    """Multiplies the result of a module."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids: Any) -> Any:
+        return self.inner(ids) * 4.0
+
+
+def test_views_of_keys_lead_to_the_factor_that_is_lost_before_them(tmp_path: Path) -> None:
+    """Without the views of one side, no operator would have written the keys of a block."""
+    trainer = Network()
+    trainer.embed = Scaled(trainer.embed)
+    origins = compared(tmp_path, Network(), trainer).origins
+    assert [origin.op_name for origin in origins] == ["embed/mul_0"]

@@ -180,6 +180,27 @@ class Borders:
         """
         return self._remaining(side, operator) <= self._limit or self._leads_to_agreement(side, operator)
 
+    def reads_difference(self, operator: Operator, side: int, differing: Container[RecordKey]) -> bool:
+        """Return True if a result that differs leads to an operator, directly or by operators without a partner.
+
+        side: 0 for actual; differing: the key of each record that differs
+        """
+        of_side = self._sides[side]
+        waiting = [of_side.original[operator.position]]
+        visited = {OUTSIDE, *waiting}
+        while waiting:
+            for source in of_side.flow.sources[waiting.pop()]:
+                made = source.maker or source.root
+                if made is None or made.position in visited:
+                    continue
+                visited.add(made.position)
+                parts = of_side.parts.get(made.position, ())
+                matches = [match for part in parts if (match := of_side.matches.get(part)) is not None]
+                if any(self._differs(match.outputs, differing) for match in matches):
+                    return True
+                waiting += [] if matches else [made.position]
+        return False
+
     def _leads_to_agreement(self, side: int, operator: Operator) -> bool:
         """Return True if operators without a partner lead from an operator to a product or a result that agrees."""
         of_side = self._sides[side]
