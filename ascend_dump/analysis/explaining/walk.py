@@ -283,7 +283,7 @@ class Divergence:
             if name and number in ending:
                 self._rebuilt.setdefault(name, Rebuilt(name, 0, 0))
         for position, differing in self._differing.items():
-            if position not in leading and differing.causes <= ending:
+            if ending and position not in leading and differing.causes <= ending:
                 self._ending.update(map(id, (*differing.inputs, *differing.outputs)))
 
     def inside(self, pair: Pair) -> bool:
