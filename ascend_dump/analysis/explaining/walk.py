@@ -257,7 +257,9 @@ class Divergence:
         """Drop origins where the programs are built differently and all differences end before a result."""
         state, wiring = self._state, self._wiring
         causes = NO_ORIGINS.union(*(differing.causes for differing in self._differing.values()))
-        parameters = {number for number in causes if state.drafts[number].kind == "parameter"}
+        # Among ranks that share the work, and in calls joined by tokens, operators without a partner prove nothing.
+        is_whole = not (self._by_tokens or state.has_parts)
+        parameters = {number for number in causes if is_whole and state.drafts[number].kind == "parameter"}
         if not (state.rebuilt or parameters) or wiring is None:
             return
         if not has_storages(*(flow.operators for flow in wiring.flows)):
@@ -265,7 +267,7 @@ class Divergence:
         stretches = state.stretches.by_operator()
         effects = Effects(wiring.flows, wiring.partners, self._differing, stretches, state.agree)
         origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].may_end]
-        compensated = [] if self._by_tokens else [*effects.compensated(parameters)]
+        compensated = [*effects.compensated(parameters)]
         origins += compensated
         earlier = {number for number, _ in state.rebuilt if state.drafts[number].reaches_results}
         sizes = {number for number, _ in origins if state.drafts[number].is_of_size}
