@@ -140,6 +140,8 @@ class _UnmovedFinder(_ParameterFinder):
         if run.first.phase != "forward":
             return
         function = operator_class(run.first.op_type)
+        if function not in _BIASED and "batch_norm" not in function:
+            return
         inputs = {record.index: one for record, one in zip(run.records, run.storages) if record.io == "input"}
         bias = inputs.get(_BIASED.get(function, -1))
         for record, storage in zip(run.records, run.storages):
