@@ -309,7 +309,10 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = (), *, is_cause: boo
     draft = Draft("structure", pair, evidence, hidden=not states, joined=joined if first.source else None)
     draft.stretch_lines = len(evidence)
     is_constant = any(is_source(op.op_type) for op in both) and not any(map(computes, both))
-    draft.is_at_reader = not any(op.module for op in both) and (is_constant or (not here and any(map(computes, there))))
+    # A lost exchange between ranks is the cause itself, whatever reads its result.
+    is_exchange = any(op.op_type.startswith(COLLECTIVES) for op in both)
+    is_of_reference = not here and any(map(computes, there)) and not is_exchange
+    draft.is_at_reader = not any(op.module for op in both) and (is_constant or is_of_reference)
     draft.caller = stretch.caller_of(first)
     return draft
 

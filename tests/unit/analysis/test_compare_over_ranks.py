@@ -355,3 +355,22 @@ def test_the_page_names_the_rank(tmp_path: Path) -> None:
     page = compared(tmp_path, [pipeline(wrong=0)], [pipeline()]).to_page()
     assert "on rank 0" in page.sentence
     assert [one.title for one in page.findings] == ["tanh_0 (aten::tanh), step 0, rank 0"]
+
+
+def test_a_reduction_that_actual_lacks_is_the_origin_not_its_reader(tmp_path: Path) -> None:
+    def averaging(*, reduces: bool) -> Program:
+        """Each rank divides its gradient by the number of ranks, after the sum over ranks."""
+        terms = [noise(rank, 32) for rank in range(_RANKS)]
+        total = np.sum(terms, axis=0)
+        ranks: Program = []
+        for term in terms:
+            ran = [Ran("aten::tanh", [np.arctanh(term / 9)], [term], {"storage": 0})]
+            if reduces:
+                ran.append(Ran("c10d::allreduce_", [term], [total], {"collective": _GROUP, "storage": 0}))
+            result = total if reduces else term
+            ran.append(Ran("aten::div", [result], [result / _RANKS], {"storage": 1}))
+            ranks.append(ran)
+        return ranks
+
+    found = compared(tmp_path, [averaging(reduces=False)], [averaging(reduces=True)])
+    assert named(found)[0][2:] == ("allreduce__0", "structure")
