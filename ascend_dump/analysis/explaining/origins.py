@@ -9,13 +9,14 @@ from ascend_dump.analysis.explaining.adapter_evidence import AdapterRecords
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.operators.names import is_source
+from ascend_dump.analysis.operators.names import is_source, is_view
 from ascend_dump.analysis.operators.next_request import is_of_module, layers_of
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import COLLECTIVES, operator_class, writes
+from ascend_dump.analysis.operators.properties import COLLECTIVES, COPIES, operator_class, writes
 from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.common.units import counted
+from ascend_dump.reading import Record
 
 __all__ = ["LAST", "Draft", "Drafts", "add_effect", "explain", "importance", "stretch_draft"]
 
@@ -150,7 +151,7 @@ class Draft:
             self.stretch_lines = narrow.stretch_lines
         if not self.has_border:
             self.begins_alone = is_alone
-            if self.is_at_reader and not (pair.record.module or pair.record.op_type.startswith(COLLECTIVES)):
+            if self.is_at_reader and _tells_place(pair.record):
                 self.pair = pair
             name = pair.record.parameter
             self.evidence.append(
@@ -270,6 +271,15 @@ class Drafts:
                 return f"{count} parameters differ since step {first.since}: {_how_far(group)}"
             return f"{count} parameters differ when they are first read: {_how_far(group)}"
         return first.summary.replace("{count}", str(len(group))) if len(group) > 1 else ""
+
+
+def _tells_place(reader: Record) -> bool:
+    """Return True if a reader is a place in the program where a result is missing: one that computes with it.
+
+    Copies and exchanges are often in functions that many places call, and modules have origins of their own.
+    """
+    is_copy = operator_class(reader.op_type) in COPIES or is_view(reader.op_type)
+    return not (reader.module or reader.op_type.startswith(COLLECTIVES) or is_copy)
 
 
 def stretch_draft(stretch: Stretch, states: Sequence[str] = (), *, is_cause: bool = False) -> Draft:

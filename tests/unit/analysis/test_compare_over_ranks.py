@@ -374,3 +374,24 @@ def test_a_reduction_that_actual_lacks_is_the_origin_not_its_reader(tmp_path: Pa
 
     found = compared(tmp_path, [averaging(reduces=False)], [averaging(reduces=True)])
     assert named(found)[0][2:] == ("allreduce__0", "structure")
+
+
+def test_a_masking_that_actual_lacks_is_the_origin_not_the_copy_of_its_result(tmp_path: Path) -> None:
+    """Functions that reduce over ranks copy their input first, in a line that many places call."""
+
+    def masked(*, masks: bool) -> Program:
+        parts = [noise(rank, 32) for rank in range(_RANKS)]
+        terms = [np.maximum(part, 0) if masks else part for part in parts]
+        total = np.sum(terms, axis=0)
+        ranks: Program = []
+        for part, term in zip(parts, terms):
+            ran = [Ran("aten::tanh", [np.arctanh(part / 9)], [part], {"storage": 0})]
+            if masks:
+                ran.append(Ran("aten::masked_fill", [part], [term], {"storage": 1}))
+            ran.append(Ran("aten::clone", [term], [term], {"storage": 2}))
+            ran.append(Ran("c10d::allreduce_", [term], [total], {"collective": _GROUP, "storage": 2}))
+            ranks.append(ran)
+        return ranks
+
+    found = compared(tmp_path, [masked(masks=False)], [masked(masks=True)])
+    assert named(found)[0][2:] == ("masked_fill_0", "structure")
