@@ -35,7 +35,7 @@ class Site(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What was planted, and the correct results.
+    """The planted fault, and the correct results.
 
     names, modules  operators, or modules, one of which the first origin has to be in; both empty: no origin is right
     kinds           the kinds of origin that are right
@@ -119,7 +119,7 @@ class Watch(TorchDispatchMode):
 
 
 def _is_traced(values: Any) -> bool:
-    """Whether nothing is computed, because a compiler only traces the operator."""
+    """Return True if nothing is computed, because a compiler only traces the operator."""
     fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
     return fake is not None or any(isinstance(one, FakeTensor) for one in _tensors(values))
 
@@ -173,7 +173,7 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 
 def _visible(old: torch.Tensor, new: torch.Tensor) -> bool:
-    """Whether the two differ by more than implementations do: the 500th part, or 5 units in the last place."""
+    """Return True if the two differ by more than implementations do: the 500th part, or 5 units in the last place."""
     share = max(2e-3, 10 * torch.finfo(old.dtype).eps / 2)
     old, new = old.double(), new.double()
     if not torch.isfinite(new).all():

@@ -242,7 +242,7 @@ def _fused_arrays(operator: Operator) -> Optional[_AttentionArrays]:
         return None
     all_keys = np.repeat(keys, queries.shape[1] // keys.shape[1], axis=1)
     shape = (*queries.shape[:3], keys.shape[2])
-    if math.prod(shape) > _MOST_SCORES:
+    if not 0 < math.prod(shape) <= _MOST_SCORES:
         return None
     scale = arguments.values.get("scale")
     factor = scale if isinstance(scale, float) else queries.shape[-1] ** -0.5

@@ -68,6 +68,8 @@ NO_VALUE_YET = "memory without a value yet, in the type that one program casts t
 
 #: Tensors with a larger relative distance are not near: in rounding units, but at least _LEAST_NEAR.
 _UNITS_NEAR, _LEAST_NEAR = 16.0, 1e-4
+#: Maximum number of bytes of results inside of a stretch that are compared, each with each of its shape.
+_MOST_INSIDE = 1 << 28
 
 
 class OperatorPair:
@@ -431,7 +433,8 @@ class RankState:
     def _agreeing_inside(self, stretch: Stretch) -> set[int]:
         """Return the identities of results inside of a stretch that both programs compute, by any operators.
 
-        Only first outputs count. The others are statistics in most cases, such as the mean of a norm.
+        Only first outputs count. The others are statistics in most cases, such as the mean of a norm. If there is too
+        much to compare, nothing is returned.
         """
         here, there = (
             {
@@ -442,13 +445,10 @@ class RankState:
             }
             for side in stretch.operators
         )
-        return {
-            id(record)
-            for b in there.values()
-            for a in here.values()
-            if a.shape == b.shape and self._is_near(a, b)
-            for record in (a, b)
-        }
+        pairs = [(a, b) for b in there.values() for a in here.values() if a.shape == b.shape]
+        if sum(b.nbytes or 0 for _, b in pairs) > _MOST_INSIDE:
+            return set()
+        return {id(record) for a, b in pairs if self._is_near(a, b) for record in (a, b)}
 
     def _is_near(self, a: Record, b: Record) -> bool:
         """Return True if two tensors differ by little more than rounding. Statistics do not prove it."""

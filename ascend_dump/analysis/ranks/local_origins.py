@@ -52,8 +52,12 @@ def first_of_local_results(origins: Sequence[Origin]) -> Sequence[Origin]:
     first = min(local, key=_time)
     if any(_time(origin)[0] <= _time(first)[0] for origin in others):
         return others
-    same = [origin for origin in local if (origin.op_name, origin.step) == (first.op_name, first.step)]
-    return [first, *(origin for origin in same if origin is not first), *(one for one in others if not one.first_seen)]
+    of_operator = [
+        origin
+        for origin in local
+        if origin is not first and (origin.op_name, origin.step) == (first.op_name, first.step)
+    ]
+    return [first, *of_operator, *(origin for origin in others if not origin.first_seen)]
 
 
 def _is_local(origin: Origin) -> bool:
