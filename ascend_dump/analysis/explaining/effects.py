@@ -27,6 +27,8 @@ __all__ = ["Differing", "Effects", "Node"]
 
 #: A difference that another part cancels is this many times smaller behind that part.
 _TIMES_LESS = 10.0
+#: A smaller relative distance is rounding in any type, so the difference that is said to be read there is none.
+_ROUNDED = 2e-6
 #: A node of the graph of differences: a pair of operators, as its position in the reference, or a stretch, which is
 #: a part of the programs that is built differently.
 Node = Union[int, EnteredStretch]
@@ -266,7 +268,7 @@ def _is_smaller_behind(differing: Differing) -> bool:
         [pair.measure.rel_l2 for pair in pairs if pair.measure is not None and pair.verdict != "equal"]
         for pairs in ([pair for pair in differing.inputs if pair.differs], differing.outputs)
     )
-    ends = bool(before) and not differing.differing_outputs
+    ends = max(before, default=0.0) > _ROUNDED and not differing.differing_outputs
     return not ends or max(behind, default=0.0) <= max(before) / _TIMES_LESS
 
 

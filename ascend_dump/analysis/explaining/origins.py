@@ -16,6 +16,7 @@ from ascend_dump.analysis.operators.properties import COLLECTIVES, COPIES, opera
 from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.common.units import counted
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 __all__ = ["LAST", "Draft", "Drafts", "add_effect", "explain", "importance", "stretch_draft"]
@@ -100,6 +101,8 @@ class Draft:
         self.stretch_lines = 0
         #: The phase of the tensor that differs and is computed from the operators that are shown; None before.
         self.narrowed_by: Optional[str] = None
+        #: True at a stretch of both passes that is narrowed to operators of the backward pass.
+        self.is_later = False
         #: True if nothing else explained the first tensor that left its stretch and differs.
         self.begins_alone = False
         #: The first parameter, gradient or state of an optimizer that differs because of it, with its operator.
@@ -146,6 +149,7 @@ class Draft:
         if cause is not None and any(cause.operators):
             self.narrowed_by = pair.record.phase
             narrow = stretch_draft(cause, is_cause=True)
+            self.is_later = "backward" == narrow.pair.record.phase != self.pair.record.phase
             self.pair, self.joined, self.caller = narrow.pair, narrow.joined, narrow.caller
             self.is_at_reader, self.evidence[: self.stretch_lines] = narrow.is_at_reader, narrow.evidence
             self.stretch_lines = narrow.stretch_lines
@@ -256,7 +260,11 @@ class Drafts:
         for draft in reported:
             groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
         order = importance(group[0] for group in groups.values())
-        return [_origin(self._summary(group), *group) for group in sorted(groups.values(), key=lambda g: order(g[0]))]
+
+        def key(group: Sequence[Draft]) -> tuple[Any, ...]:
+            return (*order(group[0]), group[0].pair.record.step or 0, group[0].is_later)
+
+        return [_origin(self._summary(group), *group) for group in sorted(groups.values(), key=key)]
 
     def _summary(self, group: Sequence[Draft]) -> str:
         """Return the first line of evidence for drafts that are reported as one; "" to keep the first draft's line."""
@@ -419,9 +427,23 @@ def _how_far(group: Sequence[Draft]) -> str:
             return f"by a rounding to {dtype}"
     if group[0].since is not None:
         return "they were updated differently"
+    if all(map(_is_in_another_order, group)):
+        return "the same values in another order"
     if group[0].names is not None:
         return f"they have other names, such as {group[0].names[0]} here and {group[0].names[1]} in the reference"
     return "another seed or checkpoint"
+
+
+def _is_in_another_order(draft: Draft) -> bool:
+    """Return True if a parameter has the same smallest and largest value on both sides, as if its rows were moved."""
+    pair = draft.pair
+    if pair.actual is None or pair.reference is None or pair.actual.shape != pair.reference.shape:
+        return False
+    try:
+        here, there = pair.actual.statistics(), pair.reference.statistics()
+    except AscendDumpError:
+        return False
+    return here.min != here.max and (here.min, here.max) == (there.min, there.max)
 
 
 def _origin(summary: str, first: Draft, *joined: Draft) -> Origin:

@@ -152,7 +152,9 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     if not operators.causes and is_of_module(b):
         # A gradient is a sum over the modules that read the tensor: one of them may run backward on one side only.
         operators.causes |= {made.stretch.number for made in state.stretches.makers(difference.contents)}
-    causes = frozenset(operators.causes or operators.noise_causes)
+    causes = frozenset(operators.causes)
+    if not causes and not _is_called_differently(operators):
+        causes = operators.noise_causes
     if causes:
         explain(pair, state.drafts.of(causes))
         if difference.bounds and not operators.causes:
@@ -161,6 +163,19 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         pair = replace(pair, explained=True, reason=f"{FOLLOWS}{extent(pair.measure)}")
         state.remember(pair, difference.contents, causes)
     return pair
+
+
+def _is_called_differently(operators: OperatorPair) -> bool:
+    """Return True if other arguments or another operator explain a difference better than rounding that was measured.
+
+    Inputs agree although a part before them is built differently. Statistics do not prove that they agree.
+    """
+    match = operators.match
+    if match.tensors is not None or moves_elements(match.reference.function):
+        return False
+    if any(noise.bounds or noise.flips for noise in operators.noise):
+        return False
+    return operators.is_replaced or bool(differing_arguments(match.actual, match.reference))
 
 
 def _has_number_of_rank(state: RankState, operators: OperatorPair) -> bool:
