@@ -118,7 +118,7 @@ class Record:
     >>> record.op_name, record.shape, record.statistics().max    # doctest: +SKIP
     """
 
-    __slots__ = (*FIELDS, "error", "loader", "key", "_attrs", "_call", "_nth")
+    __slots__ = (*FIELDS, "error", "loader", "key", "_attrs", "_call", "_nth", "_original")
 
     op_type: str
     op_name: str
@@ -213,6 +213,7 @@ class Record:
         self.source = source
         self.kernel = kernel
         self._nth = nth
+        self._original: Optional[Record] = None
         self._call = call
 
     @property
@@ -271,7 +272,13 @@ class Record:
 
         record = copy.copy(self)
         record._attrs = {**self.attrs, "parameter": name}
+        record._original = self.original
         return record
+
+    @property
+    def original(self) -> Record:
+        """The record of the dump, of which this one may be a copy with another `parameter`."""
+        return self if self._original is None else self._original
 
     def as_eager(self, api: str, op_name: str, kernel: Optional[str], nth: int) -> Record:
         """Change this record to a record of one API call on an NPU, or of a kernel that the call started.

@@ -16,6 +16,7 @@ from ascend_dump.analysis.explaining.origins import importance
 from ascend_dump.analysis.explaining.pairs import Pairs
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
 from ascend_dump.analysis.judging.verdict import Rules
+from ascend_dump.analysis.operators.operator import parameter_name
 from ascend_dump.analysis.operators.properties import COLLECTIVES
 from ascend_dump.common.units import counted
 from ascend_dump.reading import Dump
@@ -128,9 +129,9 @@ def _updates_of_one_side(pairs: Iterable[Pair]) -> Iterator[str]:
     """Yield a sentence for each side that alone updates parameters: its optimizer is not compared."""
     names: tuple[set[str], set[str]] = (set(), set())
     for pair in pairs:
-        name, record = pair.record.parameter, pair.record
+        name, record = parameter_name(pair.record), pair.record
         is_update = record.io == "output" and record.phase == "other" and not record.module
-        if pair.verdict == "unmatched" and is_update and name and not name.endswith(".grad"):
+        if pair.verdict == "unmatched" and is_update and name and not (record.parameter or "").endswith(".grad"):
             names[0 if pair.reference is None else 1].add(name)
     for side, of_side in zip(("actual", "the reference"), names):
         if of_side and names[0].isdisjoint(names[1]):

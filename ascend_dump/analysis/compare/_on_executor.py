@@ -103,7 +103,7 @@ def table_of(result: RankResult, positions: Mapping[int, tuple[Record, _Position
     import polars as pl
 
     def position(record: Optional[Record]) -> Sequence[Optional[int]]:
-        return _NO_POSITION if record is None else positions[id(record)][1] or _NO_POSITION
+        return _NO_POSITION if record is None else positions[id(record.original)][1] or _NO_POSITION
 
     def cells(pair: Pair) -> list[Any]:
         return [*position(pair.actual), *position(pair.reference), *fields_of(pair)]

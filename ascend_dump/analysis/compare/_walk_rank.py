@@ -42,9 +42,11 @@ from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.layer_names import with_names_of
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pair_cross_framework
+from ascend_dump.analysis.pairing.other_names import modules_of_other_names
 from ascend_dump.analysis.pairing.same_framework import Match, align, crossings
 from ascend_dump.analysis.pairing.stretches import stretches_of
 from ascend_dump.analysis.replay.rerun import Rerun
@@ -95,6 +97,7 @@ def compare_rank(
     progress = _RankProgress([], Counter(), Counter(), [], set())
     parts = progress.parts
     is_divided = group is None and (row_finder is None or not row_finder.has_rows) and may_be_divided(steps)
+    names: Optional[dict[str, str]] = None
     for key, a, b in () if is_divided else steps:
         has_rows = row_finder is not None and row_finder.has_rows
         if not mapping and not has_rows and divergence.is_clean and are_equal(a, b):
@@ -103,6 +106,9 @@ def compare_rank(
             yield from repeat(None, len(parts[-1]))
             continue
         operators = operators_in(a, made_of[0]), operators_in(b, made_of[1])
+        if group is None and a and b:
+            names = modules_of_other_names(*operators[::-1]) if names is None else names
+            operators = operators[0], with_names_of(operators[1], names, keep_labels=True)
         if group is not None:
             several = group.operators(key[0], a if group.of_actual else b)
             operators = (several, operators[1]) if group.of_actual else (operators[0], several)

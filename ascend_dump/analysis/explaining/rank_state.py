@@ -33,6 +33,7 @@ from ascend_dump.analysis.numerics.float_types import float_kind, is_float_tenso
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences, type_of
 from ascend_dump.analysis.operators.module_calls import ModuleCalls
+from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, is_read_for
 from ascend_dump.analysis.operators.properties import operator_class
@@ -370,9 +371,10 @@ class RankState:
                 self.note_agreement(agreeing, pair)
                 return Border(stretches, pair), self.known.add_noise(difference, type_of(a, b), suspects, noise)
         causes = NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
-        if difference.bounds:
+        for stretch in stretches:
             # Origins that were suspects so far: from here on their differences are proven.
-            self.rebuilt += [(number, stretch) for stretch in stretches for number in causes - {stretch.number}]
+            suspects = causes - {stretch.number} if difference.bounds else stretch.earlier_origins() & causes
+            self.rebuilt += [(number, stretch) for number in suspects]
         self.known.add(difference.contents, causes)
         return Border(stretches, replace(pair, explained=True), causes, difference.contents), None
 
@@ -433,14 +435,14 @@ class RankState:
     def _agreeing_inside(self, stretch: Stretch) -> set[int]:
         """Return the identities of results inside of a stretch that both programs compute, by any operators.
 
-        Only first outputs count. The others are statistics in most cases, such as the mean of a norm. If there is too
-        much to compare, nothing is returned.
+        Only first outputs count, and all parts of a tensor that is divided. Other outputs are statistics in most cases,
+        such as the mean of a norm. If there is too much to compare, nothing is returned.
         """
         here, there = (
             {
                 record.content: record
                 for operator in side
-                for record in operator.outputs[:1]
+                for record in (operator.outputs if is_view(operator.op_type) else operator.outputs[:1])
                 if record.content is not None and is_float_tensor(record)
             }
             for side in stretch.operators

@@ -275,9 +275,13 @@ class Divergence:
         reached, leading = effects.of(origins, earlier, sizes, alone)
         ending = {number for number, _ in origins} - reached
         for number, node in origins:
-            state.drafts[number].add_reach(number in reached)
-            if isinstance(node, EnteredStretch) and node not in leading:
-                node.is_absorbed = True
+            is_judged_later = False
+            if isinstance(node, EnteredStretch):
+                # Later steps show whether the update of a parameter that the other side lacks is right.
+                is_judged_later = node.number == number and wiring.updates_own(node.stretch.operators)
+                if node not in leading:
+                    node.is_absorbed = True
+            state.drafts[number].add_reach(number in reached and not is_judged_later)
         # If another origin too explains a difference, for example of a parameter, then from now on it alone does.
         state.known.drop_causes({number for number in ending if state.drafts[number].reaches_results is False})
         for number, _ in compensated:

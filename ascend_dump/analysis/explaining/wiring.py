@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Optional
 
 from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.operator import Operator, parameter_name, storage_of
 from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, InputSource, layout_of
 from ascend_dump.analysis.pairing.same_framework import Match
@@ -77,6 +77,28 @@ class Wiring:
     def _named(self, side: int) -> dict[int, str]:
         records = (record for operator in self._operators[side] for record in operator.records if record.parameter)
         return {storage[0]: record.parameter or "" for record in records if (storage := storage_of(record)) is not None}
+
+    @cached_property
+    def _own_parameters(self) -> tuple[set[str], set[str]]:
+        """For each side: the parameters that the other side lacks, if both have some: weights are divided otherwise.
+
+        For example, one side has a single weight for query, key and value. Where it is used shows whether these agree.
+        """
+        names = tuple(
+            {name for operator in operators for record in operator.records if (name := parameter_name(record))}
+            for operators in self._operators
+        )
+        own = names[0] - names[1], names[1] - names[0]
+        return own if all(own) else (set(), set())
+
+    def updates_own(self, stretch: tuple[Sequence[Operator], Sequence[Operator]]) -> bool:
+        """Return True if operators outside of all modules update a parameter that the other side lacks."""
+        return any(
+            parameter_name(record) in self._own_parameters[side] and operator.phase == "other" and not operator.module
+            for side, operators in enumerate(stretch)
+            for operator in operators
+            for record in operator.outputs
+        )
 
     def parameter(self, record: Record, side: int = 0) -> str:
         """Return the name of a parameter, or of a view of it, that an operator reads; "" if it is unknown.
@@ -164,6 +186,8 @@ class Wiring:
         is_float = float_kind(after.dtype or "") is not None and math.prod(after.shape or ()) > 1
         name = self._names[side].get((storage_of(after) or (-1,))[0], after.parameter or "")
         if not is_float or name.endswith(".grad") or after.content is None or after.content == before.content:
+            return False
+        if name.rpartition(" of ")[2] in self._own_parameters[side]:
             return False
         return after.content not in self._written[1 - side] and (not name or name not in self._named_writes[1 - side])
 

@@ -13,7 +13,7 @@ from typing import Any, Optional
 from ascend_dump.analysis.operators.operator import Operator, module_of
 from ascend_dump.reading import Record
 
-__all__ = ["layers_of_other_names", "with_names_of"]
+__all__ = ["contents_of_parameters", "layers_of_other_names", "with_names_of"]
 
 
 def layers_of_other_names(parts: Iterable[Operator], whole: Iterable[Operator]) -> dict[str, str]:
@@ -23,7 +23,7 @@ def layers_of_other_names(parts: Iterable[Operator], whole: Iterable[Operator]) 
 
     parts, whole: the operators of the first step that both sides have
     """
-    contents, whole_contents = _contents(parts), _contents(whole)
+    contents, whole_contents = contents_of_parameters(parts), contents_of_parameters(whole)
     names: dict[Any, list[str]] = {}
     for name, content in whole_contents.items():
         names.setdefault(content, []).append(name)
@@ -39,20 +39,23 @@ def layers_of_other_names(parts: Iterable[Operator], whole: Iterable[Operator]) 
     return certain if len({*certain.values()}) == len(certain) else {}
 
 
-def with_names_of(operators: Sequence[Operator], layers: Mapping[str, str]) -> list[Operator]:
+def with_names_of(
+    operators: Sequence[Operator], layers: Mapping[str, str], *, keep_labels: bool = False
+) -> list[Operator]:
     """Return operators with other paths of modules and names of parameters.
 
-    layers: the new path by the old one
+    layers       the new path by the old one
+    keep_labels  the names of the operators remain, for messages
     """
     if not layers:
         return [*operators]
-    return [_renamed(operator, layers) for operator in operators]
+    return [_renamed(operator, layers, keep_labels) for operator in operators]
 
 
-def _renamed(operator: Operator, layers: Mapping[str, str]) -> Operator:
+def _renamed(operator: Operator, layers: Mapping[str, str], keep_labels: bool) -> Operator:
     module = _new_path(operator.module, layers)
     name = operator.op_name
-    if module is not None and name.startswith(f"{operator.module}/"):
+    if module is not None and not keep_labels and name.startswith(f"{operator.module}/"):
         name = module + name[len(operator.module) :]
     inputs = [_with_parameter(record, layers) for record in operator.inputs]
     outputs = [_with_parameter(record, layers) for record in operator.outputs]
@@ -86,7 +89,7 @@ def _without_common_end(name: str, whole_name: str) -> tuple[str, str]:
     return ".".join(levels), ".".join(whole_levels)
 
 
-def _contents(operators: Iterable[Operator]) -> dict[str, Any]:
+def contents_of_parameters(operators: Iterable[Operator]) -> dict[str, Any]:
     """Return the contents of parameters as they are first read, by their names without the levels of wrappers."""
     contents: dict[str, Any] = {}
     for operator in operators:
