@@ -351,6 +351,7 @@ class InputJudge:
         made = self._state.local.maker(pair.actual, pair.reference) if self._state.has_parts else None
         if made is None and self._state.has_parts and pair.actual is not None and pair.reference is not None:
             evidence += self._state.local.passed_on_by(pair.actual, pair.reference)
+        seen = None if made is None else pair
         if made is not None:
             kind, pair, evidence = _made_alone(made, pair, evidence)
             joined = (kind, pair.record.source, pair.record.op_type)
@@ -358,6 +359,7 @@ class InputJudge:
         draft = Draft(
             kind, pair, evidence, hidden=hidden, reshaped=is_reshaped, first_seen=is_first_seen, joined=joined
         )
+        draft.seen = seen
         if kind == "parameter" and match.tensors is not None and pair.actual is not None:
             draft.add_since(self._state.agreed_in(_name_between_frameworks(pair.actual, reference), reference))
         elif (kind == "parameter" and name) or (is_of_module(reference) and kind == "unknown" and gradient is None):

@@ -1,0 +1,189 @@
+"""Trace origins at inputs back to where the tensor became wrong, also on other ranks.
+
+Ranks run operators that one rank does not need, such as collectives and messages, and what prepares the tensors for
+them. These have no partner, so a wrong result is first seen where an operator with a partner reads it, maybe on another
+rank. It is followed back through operators without a partner:
+
+- If one of them reads what the one rank has, and its result differs, it is the origin.
+- If a tensor is reached that differs already, the origin follows from it.
+- Else the origin stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from ascend_dump.analysis.alignment.rank_relations import cuts_of, distance_of
+from ascend_dump.analysis.explaining.results import Origin, Pair
+from ascend_dump.analysis.numerics.float_types import is_float_tensor
+from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.ranks.against_one.rank_flow import RankFlow, Write
+from ascend_dump.analysis.ranks.collective_calls import operator_key, record_key
+from ascend_dump.analysis.ranks.collective_results import in_words
+from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["traced_to_sources"]
+
+#: Maximum number of operators without a partner that are followed back from an origin.
+_MOST_OPERATORS = 200
+#: The largest relative difference of a tensor that is the same on both sides.
+_SAME = 1e-5
+
+
+class _Source(NamedTuple):
+    """The end of a search.
+
+    write  the operator that is the origin; None if the tensors that are sent differ already
+    kind   the kind of the origin; "wiring" if it reads another tensor than the operator of the other side
+    """
+
+    write: Optional[Write]
+    kind: str = "structure"
+
+
+def traced_to_sources(
+    origins: Sequence[Origin], records: Iterable[Record], pairs: Iterable[Pair], *, of_actual: bool
+) -> list[Origin]:
+    """Return the origins at the operators that they are traced to, without those that follow from other ranks.
+
+    records    the records of the side with several ranks, in the order of the dump
+    pairs      the pairs of all ranks
+    of_actual  True if actual is the side with several ranks
+    """
+    inputs = [origin.seen or origin.pair for origin in origins]
+    starts = [_sides(pair, of_actual) if pair.record.io == "input" else None for pair in inputs]
+    steps = {(start[0].run, start[0].step) for start in starts if start is not None}
+    if not steps:
+        return list(origins)
+    flow = RankFlow(records, steps)
+    pair_of: dict[Hashable, Pair] = {}
+    #: By operator of the other side: the ranks that run it too.
+    ranks_of: dict[Hashable, set[Optional[int]]] = {}
+    for pair in pairs:
+        record = pair.actual if of_actual else pair.reference
+        if record is not None and (record.run, record.step) in steps:
+            pair_of[record_key(record)] = pair
+        sides = _sides(pair, of_actual)
+        if sides is not None:
+            ranks_of.setdefault(operator_key(sides[1]), set()).add(sides[0].rank)
+    traced: list[Origin] = []
+    for origin, first, start in zip(origins, inputs, starts):
+        source = None if start is None else _source(*start, flow, pair_of, of_actual)
+        if source is None:
+            traced.append(_where_seen(origin, ran) if (ran := _runs_elsewhere(origin, ranks_of)) else origin)
+        elif source.write is not None:
+            traced.append(_at_write(origin, first, source.write, source.kind, of_actual))
+    return traced or list(origins)
+
+
+def _runs_elsewhere(origin: Origin, paired: dict[Hashable, set[Optional[int]]]) -> set[Optional[int]]:
+    """Return the ranks that run the operator of an origin although its own rank does not."""
+    is_of_other_side = origin.seen is not None and None in (origin.pair.actual, origin.pair.reference)
+    return paired.get(operator_key(origin.pair.record), set()) if is_of_other_side else set()
+
+
+def _where_seen(origin: Origin, ranks: set[Optional[int]]) -> Origin:
+    """Return an origin at the input that differs: other ranks run the operator that computes it on the other side."""
+    assert origin.seen is not None, "the caller checked it"
+    record = origin.seen.record
+    named = in_words(sorted(rank for rank in ranks if rank is not None))
+    evidence = (
+        f"{record.label}: {origin.seen.reason}",
+        f"it is the result of {origin.pair.record.op_name} on the other side, which {named} ran here",
+    )
+    return replace(origin, kind="input", pair=origin.seen, evidence=evidence, first_seen=True)
+
+
+def _sides(pair: Pair, of_actual: bool) -> Optional[tuple[Record, Record]]:
+    """Return the record of the side with several ranks, and that of the other side; None if one of them is missing."""
+    if pair.actual is None or pair.reference is None:
+        return None
+    return (pair.actual, pair.reference) if of_actual else (pair.reference, pair.actual)
+
+
+def _source(
+    record: Record, whole: Record, flow: RankFlow, pair_of: dict[Hashable, Pair], of_actual: bool
+) -> Optional[_Source]:
+    """Return where an input became wrong; None if that is unknown. whole: the tensor of the other side"""
+    path: list[Write] = []
+    verdicts: list[str] = []
+    visited: set[Hashable] = set()
+    waiting = [record]
+    while waiting and len(visited) < _MOST_OPERATORS:
+        write = flow.write(waiting.pop(0))
+        key = None if write is None else record_key(write.output)
+        if write is None:
+            verdicts.append("")  # it entered from outside of the recording
+        if write is None or key in visited:
+            continue
+        visited.add(key)
+        pair = pair_of.get(key)
+        if pair is not None and _sides(pair, of_actual) is not None and pair.verdict != "unmatched":
+            verdicts.append("received" if pair.differs and write.output.rank != record.rank else pair.verdict)
+            continue
+        if any(_is_same(source, whole) for source in write.inputs):
+            return _Source(write)
+        path.append(write)
+        waiting += write.inputs
+    if "received" in verdicts:
+        return _Source(None)
+    copies = [write for write in path if not write.is_call]
+    # A tensor that was only copied and sent, and that agrees with another one than the other side reads.
+    is_misread = verdicts in (["equal"], ["noise"]) and all(is_view(write.operator[0].op_type) for write in copies)
+    return _Source(copies[0], "wiring") if copies and is_misread else None
+
+
+def _is_same(record: Record, whole: Record) -> bool:
+    """Return True if a tensor is the whole tensor, or a part of it that a rank may have."""
+    shape, size = record.shape or (), whole.shape or ()
+    if not is_float_tensor(record) or record.dtype != whole.dtype or len(shape) != len(size):
+        return False
+    if sum(a != b for a, b in zip(shape, size)) > 1:
+        return False
+    try:
+        values, parts = record.numpy(), [*_parts(shape, whole.numpy())]
+    except AscendDumpError:
+        return False
+    return any(_spread(part) > 0 and distance_of(values, part) <= _SAME * _spread(part) for part in parts)
+
+
+def _parts(shape: tuple[int, ...], whole: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the parts of a whole array that have this shape, if the array is divided evenly."""
+    axes = [axis for axis, size in enumerate(shape) if size != whole.shape[axis]]
+    if not axes:
+        yield whole
+    elif len(axes) == 1 and shape[axes[0]]:
+        count = whole.shape[axes[0]] // shape[axes[0]]
+        for position in range(count):
+            yield from (cut.of(whole) for cut in cuts_of(position, [shape] * count, whole.shape))
+
+
+def _spread(array: np.ndarray) -> float:
+    """Return the distance of an array from its mean: tensors of equal elements identify nothing."""
+    mean = array.astype("float64").mean(keepdims=True) if array.size else array
+    return distance_of(array, mean)
+
+
+def _at_write(origin: Origin, seen: Pair, write: Write, kind: str, of_actual: bool) -> Origin:
+    """Return an origin at an operator that only one side runs. seen: the input that reads its result and differs"""
+    output, record = write.output, seen.record
+    text = f"{output.op_type} runs in {'actual' if of_actual else 'the reference'} only"
+    what = "the tensor of the other side" if kind == "structure" else "another tensor than the other side"
+    rank = f" on rank {record.rank}" if record.rank != output.rank else ""
+    result = f"it reads {what}; its result differs, read{rank} as {record.label}: {seen.reason}"
+    layer = {} if output.module is None else {"layers": output.module}
+    return replace(
+        origin,
+        kind="collective" if write.is_call else kind,
+        pair=Pair(output if of_actual else None, None if of_actual else output, "", 0.0, "unmatched", text),
+        evidence=(text, result),
+        first_seen=False,
+        next={**layer, "data": "tensor", "steps": str(output.step), "ranks": str(output.rank)},
+        seen=seen,
+    )
