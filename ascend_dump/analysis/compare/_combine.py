@@ -44,7 +44,11 @@ def _origins_and_pairs(
     pairs = Pairs([part for result in results for part in result.parts])
     if results[0].are_parts:
         from ascend_dump.analysis.ranks.against_one.enlarged_rounding import without_enlarged_rounding
-        from ascend_dump.analysis.ranks.against_one.local_origins import first_of_local_results, without_local_updates
+        from ascend_dump.analysis.ranks.against_one.local_origins import (
+            first_of_local_results,
+            without_local_updates,
+            without_updates_of_no_rank,
+        )
         from ascend_dump.analysis.ranks.against_one.traced_origins import traced_to_sources
         from ascend_dump.analysis.ranks.against_one.wrong_collectives import (
             of_one_rank,
@@ -54,6 +58,7 @@ def _origins_and_pairs(
 
         # If both sides have several ranks, the collectives of actual are checked: the reference is assumed correct.
         many_ranks = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
+        origins = without_updates_of_no_rank(origins, len(results))
         found = len(origins)
         origins = without_enlarged_rounding(origins, pairs.looked_at())
         reason = _ENLARGED if len(origins) < found else ""

@@ -12,6 +12,7 @@ from ascend_dump.analysis.explaining.effects import Node
 from ascend_dump.analysis.explaining.input_evidence import is_compared
 from ascend_dump.analysis.explaining.known_differences import KnownDifferences
 from ascend_dump.analysis.explaining.local_results import LocalResults
+from ascend_dump.analysis.explaining.missed_updates import MissedUpdates
 from ascend_dump.analysis.explaining.moved_axes import MovedAxes
 from ascend_dump.analysis.explaining.origins import Draft, Drafts, add_effect
 from ascend_dump.analysis.explaining.parameter_history import ParameterHistory
@@ -187,6 +188,7 @@ class RankState:
     wirings     origins at inputs that read another tensor than in the reference, by operator name and evidence
     rebuilt     origins where the programs are built differently in this step, each with its operators or stretch
     local       results of one rank of several that correspond to no tensor of the other side
+    missed      updates of parameters that one rank of several does not run
     moved_axes  tensors with another order of axes in the other framework
     unreadable  number of unreadable records so far
     history     parameters over the steps
@@ -208,6 +210,7 @@ class RankState:
     wirings: dict[tuple[str, tuple[str, ...]], OriginNumber] = field(default_factory=dict)
     rebuilt: list[tuple[OriginNumber, Node]] = field(default_factory=list)
     local: LocalResults = field(default_factory=LocalResults)
+    missed: MissedUpdates = field(default_factory=MissedUpdates)
     moved_axes: MovedAxes = field(default_factory=MovedAxes)
     unreadable: int = 0
     history: ParameterHistory = field(default_factory=ParameterHistory)

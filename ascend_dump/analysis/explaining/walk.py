@@ -115,6 +115,7 @@ class Divergence:
         state.rebuilt.clear()
         state.cast_memory.clear()
         state.local.begin_step()
+        state.missed.begin_step(has_ranks=shards is not None and shards.of_actual)
         #: By position in the reference: paired operators of which a tensor differs.
         self._differing: dict[int, Differing] = {}
         self._wiring = state.wiring = wiring
@@ -146,6 +147,7 @@ class Divergence:
             self._count_unreadable(pairs)
             return pairs
         match = self._in_one_order(match)
+        self._state.missed.add_match(match)
         operators = OperatorPair(match)
         operators.causes |= self._calls.causes_of(match)
         self._inputs.judge_all(operators)
@@ -215,6 +217,7 @@ class Divergence:
             self._allocated.update(map(id, operator.records))
         if self._state.has_parts:
             self._state.local.add_operator(0 if of_actual else 1, operator)
+        self._state.missed.add_alone(operator, of_actual=of_actual)
         if outputs and not is_update:
             self._enter_stretch(0 if of_actual else 1, operator, outputs)
         return pairs
@@ -242,6 +245,8 @@ class Divergence:
                         state.leave(border)
                         state.remember(pair, difference.contents, border.causes)
                 pairs.append(pair)
+        for draft in state.missed.drafts():
+            state.drafts.add(draft)
         self._count_unreadable(pairs)
         self._drop_ending()
         for rebuilt in state.stretches.rebuilt():
