@@ -24,7 +24,7 @@ __all__ = ["ResultGroup", "combine", "combine_groups"]
 
 
 _ENLARGED = "follows from rounding that an optimizer enlarged on another rank"
-_LOCAL = "a rank's own update: the mean over ranks agrees, and so does what later steps compute"
+_LOCAL = "a rank's own update: the mean over ranks agrees, and so does a later update, or what later steps compute"
 
 
 class ResultGroup(NamedTuple):
@@ -49,6 +49,7 @@ def _origins_and_pairs(
             without_local_updates,
             without_updates_of_no_rank,
         )
+        from ascend_dump.analysis.ranks.against_one.outer_updates import after_inner_updates
         from ascend_dump.analysis.ranks.against_one.traced_origins import traced_to_sources
         from ascend_dump.analysis.ranks.against_one.wrong_collectives import (
             of_one_rank,
@@ -62,8 +63,9 @@ def _origins_and_pairs(
         found = len(origins)
         origins = without_enlarged_rounding(origins, pairs.looked_at())
         reason = _ENLARGED if len(origins) < found else ""
-        if origins and not without_local_updates(origins, pairs.looked_at()):
-            origins, reason = [], _LOCAL
+        found = len(origins)
+        origins = after_inner_updates(without_local_updates(origins, pairs.looked_at()), pairs.looked_at())
+        reason = _LOCAL if len(origins) < found else reason
         origins = first_of_local_results(origins)
         origins = traced_to_sources(origins, many_ranks, pairs.looked_at(), of_actual=many_ranks is dumps[0])
         origins = of_one_rank(origins)

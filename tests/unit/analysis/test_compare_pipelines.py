@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_dumps import item, rank_writer
+from rank_program import Rank, Tensor
 
 import ascend_dump
 from ascend_dump.analysis.compare import Comparison
@@ -18,40 +18,8 @@ pytest.importorskip("rapidfuzz")
 _WIDTH, _ROWS = 6, 4
 
 
-class Tensor:
-    """Values in a memory of their own, or in that of another tensor, which an operator writes to."""
-
-    def __init__(self, values: np.ndarray, storage: int, version: int = 0, parameter: str = "") -> None:
-        self.values, self.storage, self.version, self.parameter = values, storage, version, parameter
-
-
-class Rank:
-    """The operators of one rank."""
-
-    def __init__(self, root: Path, rank: int, ranks: int) -> None:
-        self._writer = rank_writer(root, rank, ranks)
-        self._storages = self._operators = 0
-        self._names: dict[str, int] = {}
-
-    def tensor(self, values: np.ndarray, parameter: str = "") -> Tensor:
-        self._storages += 1
-        return Tensor(np.ascontiguousarray(values, "f4"), self._storages, parameter=parameter)
-
-    def run(self, op_type: str, inputs: list[Tensor], outputs: list[Tensor], module: str = "", **more: Any) -> None:
-        short = op_type.split("::")[1]
-        name = f"{module}/{short}" if module else short
-        self._names[name] = self._names.get(name, -1) + 1
-        records = []
-        for io, tensors in (("input", inputs), ("output", outputs)):
-            for index, tensor in enumerate(tensors):
-                record = item(f"{name}_{self._names[name]}", tensor.values, io=io, index=index, op_type=op_type)
-                record.line.module, record.line.seq, record.line.phase = module, self._operators, "forward"
-                record.line.storage, record.line.version = tensor.storage, tensor.version
-                record.line.parameter, record.line.source = tensor.parameter, more.get("source", "net.py:1")
-                record.line.collective = more.get("collective")
-                records.append(record)
-        self._operators += 1
-        self._writer.put(records, sum(record.line.nbytes for record in records))
+class Stage(Rank):
+    """The operators of a stage."""
 
     def layer(self, number: int, x: Tensor, weight: Tensor) -> Tensor:
         product = self.tensor(x.values @ weight.values)
@@ -69,10 +37,6 @@ class Rank:
         """A tensor of which each stage has a part: it shows that the ranks share the work."""
         self.run("aten::zeros", [], [self.tensor(np.zeros(layers))])
 
-    def close(self) -> None:
-        self._writer.end_step()
-        self._writer.close()
-
 
 def data() -> tuple[list[np.ndarray], ...]:
     """Return the parts of a batch, and the weights of the layers."""
@@ -82,7 +46,7 @@ def data() -> tuple[list[np.ndarray], ...]:
 
 def alone(root: Path) -> Path:
     parts, weights = data()
-    rank = Rank(root, 0, 1)
+    rank = Stage(root, 0, 1)
     rank.count(2)
     stored = [rank.tensor(weight, f"layers.{number}.weight") for number, weight in enumerate(weights)]
     for part in parts:
@@ -104,7 +68,7 @@ def stages(root: Path, *, scale: float = 1, again: bool = False, wrong: bool = F
     unrecorded  the second rank does not record the first message
     """
     parts, weights = data()
-    first, second = Rank(root, 0, 2), Rank(root, 1, 2)
+    first, second = Stage(root, 0, 2), Stage(root, 1, 2)
     first.count(1)
     second.count(1)
     weight = first.tensor(weights[0], "layers.0.weight")

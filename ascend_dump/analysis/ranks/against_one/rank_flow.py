@@ -31,16 +31,16 @@ class RankFlow:
     """The operators of some steps of all ranks. Views write nothing.
 
     records  the records of the dump, in its order
-    steps    the steps that are looked at, by run
+    steps    the steps that are looked at
     """
 
-    def __init__(self, records: Iterable[Record], steps: Set[tuple[Optional[str], Optional[int]]]) -> None:
+    def __init__(self, records: Iterable[Record], steps: Set[Optional[int]]) -> None:
         book = CallBook()
-        #: By memory: operators with an output there, in the order of the dump.
+        #: By memory: operators with an output there, in the order in which they began.
         self._writers: dict[Hashable, list[tuple[Record, Sequence[Record]]]] = {}
         for members in executions(records):
             first = members[0]
-            if first.error is not None or (first.run, first.step) not in steps:
+            if first.error is not None or first.step not in steps:
                 continue
             book.look_at(members)
             viewed = set() if writes(first.op_type) else {_memory(record) for record in members if record.io == "input"}
@@ -49,6 +49,8 @@ class RankFlow:
                 if record.io == "output" and memory is not None and memory not in viewed:
                     self._writers.setdefault(memory, []).append((record, members))
         book.end()
+        for writers in self._writers.values():
+            writers.sort(key=lambda writer: writer[0].attrs.get("seq", 0))
         #: By operator of a call: the tensors that the other ranks, or all ranks, send to it.
         self._sent: dict[Hashable, tuple[Record, ...]] = {}
         for parts in book.calls.values():

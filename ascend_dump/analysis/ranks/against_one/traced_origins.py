@@ -6,6 +6,7 @@ rank. It is followed back through operators without a partner:
 
 - If one of them reads what the one rank has, and its result differs, it is the origin.
 - If a tensor is reached that differs already, the origin follows from it.
+- If another rank reads the right tensor, and runs one operator more or one less, that one is the origin.
 - Else the origin stays where it is.
 """
 
@@ -40,7 +41,8 @@ class _Source(NamedTuple):
     """The end of a search.
 
     write  the operator that is the origin; None if the tensors that are sent differ already
-    kind   the kind of the origin; "wiring" if it reads another tensor than the operator of the other side
+    kind   "structure"; "wiring" if it reads another tensor than the operator of the other side; "alone" or "missing" if
+           this rank runs one operator more or less than one that agrees
     """
 
     write: Optional[Write]
@@ -58,23 +60,29 @@ def traced_to_sources(
     """
     inputs = [origin.seen or origin.pair for origin in origins]
     starts = [_sides(pair, of_actual) if pair.record.io == "input" else None for pair in inputs]
-    steps = {(start[0].run, start[0].step) for start in starts if start is not None}
+    steps = {start[0].step for start in starts if start is not None}
     if not steps:
         return list(origins)
     flow = RankFlow(records, steps)
     pair_of: dict[Hashable, Pair] = {}
-    #: By operator of the other side: the ranks that run it too.
+    #: By operator of the other side: the ranks that run it too. By tensor of the other side: those that agree with it.
     ranks_of: dict[Hashable, set[Optional[int]]] = {}
+    agreeing: dict[Hashable, list[Record]] = {}
     for pair in pairs:
         record = pair.actual if of_actual else pair.reference
-        if record is not None and (record.run, record.step) in steps:
+        if record is not None and record.step in steps:
             pair_of[record_key(record)] = pair
         sides = _sides(pair, of_actual)
         if sides is not None:
             ranks_of.setdefault(operator_key(sides[1]), set()).add(sides[0].rank)
+            if pair.verdict in ("equal", "noise") and sides[0].step == sides[1].step:
+                agreeing.setdefault(record_key(sides[1]), []).append(sides[0])
     traced: list[Origin] = []
     for origin, first, start in zip(origins, inputs, starts):
         source = None if start is None else _source(*start, flow, pair_of, of_actual)
+        if source is None and start is not None:
+            peers = agreeing.get(record_key(start[1]), ())
+            source = next(filter(None, (_difference(start[0], peer, flow, pair_of, of_actual) for peer in peers)), None)
         if source is None:
             traced.append(_where_seen(origin, ran) if (ran := _runs_elsewhere(origin, ranks_of)) else origin)
         elif source.write is not None:
@@ -139,6 +147,39 @@ def _source(
     return _Source(copies[0], "wiring") if copies and is_misread else None
 
 
+def _difference(
+    record: Record, peer: Record, flow: RankFlow, pair_of: dict[Hashable, Pair], of_actual: bool
+) -> Optional[_Source]:
+    """Return the only operator that one of two ranks runs to make the tensor that both read; else None.
+
+    peer: the tensor of another rank, which agrees with the other side
+    """
+    own, theirs = (_prepared(tensor, flow, pair_of, of_actual) for tensor in (record, peer))
+    extra = [write for key, write in own.items() if key not in theirs]
+    missing = [write for key, write in theirs.items() if key not in own]
+    if len(extra) + len(missing) != 1:
+        return None
+    return _Source(extra[0], "alone") if extra else _Source(missing[0], "missing")
+
+
+def _prepared(
+    record: Record, flow: RankFlow, pair_of: dict[Hashable, Pair], of_actual: bool
+) -> dict[tuple[str, Optional[str]], Write]:
+    """Return the operators without a partner by which a rank makes a tensor, since the last call, by type and line."""
+    found: dict[tuple[str, Optional[str]], Write] = {}
+    waiting, visited = [record], 0
+    while waiting and visited < _MOST_OPERATORS:
+        visited += 1
+        write = flow.write(waiting.pop(0))
+        pair = None if write is None else pair_of.get(record_key(write.output))
+        if write is None or write.is_call or (pair is not None and _sides(pair, of_actual) is not None):
+            continue
+        if write.inputs and not is_view(write.operator[0].op_type):
+            found.setdefault((write.output.op_type, write.output.source), write)
+        waiting += write.inputs
+    return found
+
+
 def _is_same(record: Record, whole: Record) -> bool:
     """Return True if a tensor is the whole tensor, or a part of it that a rank may have."""
     shape, size = record.shape or (), whole.shape or ()
@@ -174,13 +215,19 @@ def _at_write(origin: Origin, seen: Pair, write: Write, kind: str, of_actual: bo
     """Return an origin at an operator that only one side runs. seen: the input that reads its result and differs"""
     output, record = write.output, seen.record
     text = f"{output.op_type} runs in {'actual' if of_actual else 'the reference'} only"
-    what = "the tensor of the other side" if kind == "structure" else "another tensor than the other side"
     rank = f" on rank {record.rank}" if record.rank != output.rank else ""
-    result = f"it reads {what}; its result differs, read{rank} as {record.label}: {seen.reason}"
+    result = f"its result differs, read{rank} as {record.label}: {seen.reason}"
+    if kind == "missing":
+        result = f"rank {output.rank} runs it and agrees, rank {record.rank} does not: {record.label}: {seen.reason}"
+    elif kind == "alone":
+        result = f"only rank {output.rank} runs it; {result}"
+    else:
+        what = "another tensor than the other side" if kind == "wiring" else "the tensor of the other side"
+        result = f"it reads {what}; {result}"
     layer = {} if output.module is None else {"layers": output.module}
     return replace(
         origin,
-        kind="collective" if write.is_call else kind,
+        kind="collective" if write.is_call else "wiring" if kind == "wiring" else "structure",
         pair=Pair(output if of_actual else None, None if of_actual else output, "", 0.0, "unmatched", text),
         evidence=(text, result),
         first_seen=False,
