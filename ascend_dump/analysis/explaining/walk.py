@@ -18,12 +18,14 @@ from typing import Any, Optional
 
 from ascend_dump.analysis.alignment.shards import Portions, is_of_parts
 from ascend_dump.analysis.explaining.api_calls import ApiCalls
+from ascend_dump.analysis.explaining.borders import disregard, judge_border, leave, note_agreement
 from ascend_dump.analysis.explaining.effects import Differing, Effects
 from ascend_dump.analysis.explaining.inputs import InputJudge
 from ascend_dump.analysis.explaining.local_results import NO_COUNTERPART
+from ascend_dump.analysis.explaining.operator_pair import OperatorPair
 from ascend_dump.analysis.explaining.origins import Draft, stretch_draft
 from ascend_dump.analysis.explaining.outputs import judge_outputs
-from ascend_dump.analysis.explaining.rank_state import OperatorPair, RankState
+from ascend_dump.analysis.explaining.rank_state import RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
 from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside, is_lost_gradient
 from ascend_dump.analysis.explaining.wiring import Wiring
@@ -230,11 +232,11 @@ class Divergence:
             for a, b in entered.stretch.results:
                 difference, pair = state.compare(None, a, b)
                 if difference.verdict == "equal":
-                    state.note_agreement([entered], pair)
+                    note_agreement(state, [entered], pair)
                 elif difference.verdict not in ("unreadable", "unmatched"):
                     made = entered.stretch.makers(a, b)
                     makers = [MadeInside(entered, operator, record) for operator, record in made]
-                    border, _ = state.judge_border(makers, a, b, difference, pair)
+                    border, _ = judge_border(state, makers, a, b, difference, pair)
                     pair = border.pair
                     if border.causes and state.has_parts:
                         # Ranks that work together run operators that one rank does not need, such as for a sum of two
@@ -242,7 +244,7 @@ class Divergence:
                         pair = replace(pair, verdict="unmatched", reason=NO_COUNTERPART)
                     elif border.causes and not state.modules.known(b):
                         entered.result_differs = True
-                        state.leave(border)
+                        leave(state, border)
                         state.remember(pair, difference.contents, border.causes)
                 pairs.append(pair)
         for draft in state.missed.drafts():
@@ -344,11 +346,11 @@ class Divergence:
         agree = bool(results) and all(verdict in ("equal", "noise") for verdict in results)
         for border in operators.borders:
             if not agree:
-                state.leave(border)
+                leave(state, border)
                 for stretch in border.stretches:
                     stretch.readers.add(operators.match.reference.position)
                 continue
-            state.disregard(border)
+            disregard(state, border)
             number = next(i for i, pair in enumerate(operators.inputs) if pair is border.pair)
             operators.inputs[number] = replace(border.pair, verdict="noise", reason=_SAME_RESULT)
 
