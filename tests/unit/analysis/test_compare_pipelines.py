@@ -122,3 +122,25 @@ def test_weights_of_two_stages_are_no_terms_of_a_sum(tmp_path: Path) -> None:
     [origin] = compared(tmp_path, wrong=True).origins
     assert (origin.kind, origin.pair.record.parameter, origin.rank) == ("parameter", "layers.1.weight", 1)
     assert origin.pair.transformation == "identity"
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_an_operator_that_one_of_two_equal_ranks_leaves_out_is_no_other_stage(tmp_path: Path, scaled: bool) -> None:
+    """Another rank runs it, but it runs what reads the result too: it is missing on this rank."""
+    rng = np.random.default_rng(4)
+    x, weight = rng.standard_normal((_ROWS, _WIDTH)), rng.standard_normal((_WIDTH, _WIDTH))
+
+    def rank(root: Path, number: int, ranks: int, *, scales: bool = True) -> None:
+        written = Stage(root, number, ranks)
+        written.count(2 // ranks)
+        result = written.layer(0, written.tensor(x), written.tensor(weight, "layers.0.weight"))
+        if scales:
+            result = written.copy(result, "aten::mul", 0.5)
+        written.run("aten::exp", [result], [written.tensor(np.exp(result.values))], "layers.1")
+        written.close()
+
+    for number in range(2):
+        rank(tmp_path / "actual", number, 2, scales=scaled or number == 0)
+    rank(tmp_path / "reference", 0, 1)
+    origins = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference").origins
+    assert [(origin.op_type, origin.kind) for origin in origins] == ([] if scaled else [("aten::mul", "structure")])

@@ -36,6 +36,8 @@ class RankFlow:
 
     def __init__(self, records: Iterable[Record], steps: Set[Optional[int]]) -> None:
         book = CallBook()
+        #: The operators of each rank: rank, type and line of the program.
+        self.lines: set[tuple[Optional[int], str, Optional[str]]] = set()
         #: By memory: operators with an output there, in the order in which they began.
         self._writers: dict[Hashable, list[tuple[Record, Sequence[Record]]]] = {}
         for members in executions(records):
@@ -43,6 +45,7 @@ class RankFlow:
             if first.error is not None or first.step not in steps:
                 continue
             book.look_at(members)
+            self.lines.add((first.rank, first.op_type, first.source))
             viewed = set() if writes(first.op_type) else {_memory(record) for record in members if record.io == "input"}
             for record in members:
                 memory = _memory(record)

@@ -82,18 +82,27 @@ def traced_to_sources(
         source = None if start is None else _source(*start, flow, pair_of, of_actual)
         if source is None and start is not None:
             peers = agreeing.get(record_key(start[1]), ())
-            source = next(filter(None, (_difference(start[0], peer, flow, pair_of, of_actual) for peer in peers)), None)
+            source = next(filter(None, (_difference(start[0], peer, flow) for peer in peers)), None)
         if source is None:
-            traced.append(_where_seen(origin, ran) if (ran := _runs_elsewhere(origin, ranks_of)) else origin)
+            ranks = set() if start is None else _runs_elsewhere(origin, start, ranks_of)
+            traced.append(_where_seen(origin, ranks) if ranks else origin)
         elif source.write is not None:
             traced.append(_at_write(origin, first, source.write, source.kind, of_actual))
     return traced or list(origins)
 
 
-def _runs_elsewhere(origin: Origin, paired: dict[Hashable, set[Optional[int]]]) -> set[Optional[int]]:
-    """Return the ranks that run the operator of an origin although its own rank does not."""
+def _runs_elsewhere(
+    origin: Origin, start: tuple[Record, Record], paired: dict[Hashable, set[Optional[int]]]
+) -> set[Optional[int]]:
+    """Return the ranks that run the operator of an origin, which its own rank does not, because it has another stage.
+
+    Empty if other ranks read the result too: then the operator is missing on this rank.
+
+    start: the input that differs, on the side with several ranks and on the other one
+    """
     is_of_other_side = origin.seen is not None and None in (origin.pair.actual, origin.pair.reference)
-    return paired.get(operator_key(origin.pair.record), set()) if is_of_other_side else set()
+    readers = paired.get(operator_key(start[1]), set()) - {start[0].rank}
+    return paired.get(operator_key(origin.pair.record), set()) if is_of_other_side and not readers else set()
 
 
 def _where_seen(origin: Origin, ranks: set[Optional[int]]) -> Origin:
@@ -147,32 +156,27 @@ def _source(
     return _Source(copies[0], "wiring") if copies and is_misread else None
 
 
-def _difference(
-    record: Record, peer: Record, flow: RankFlow, pair_of: dict[Hashable, Pair], of_actual: bool
-) -> Optional[_Source]:
+def _difference(record: Record, peer: Record, flow: RankFlow) -> Optional[_Source]:
     """Return the only operator that one of two ranks runs to make the tensor that both read; else None.
 
     peer: the tensor of another rank, which agrees with the other side
     """
-    own, theirs = (_prepared(tensor, flow, pair_of, of_actual) for tensor in (record, peer))
-    extra = [write for key, write in own.items() if key not in theirs]
-    missing = [write for key, write in theirs.items() if key not in own]
+    own, theirs = (_prepared(tensor, flow) for tensor in (record, peer))
+    extra = [write for key, write in own.items() if (peer.rank, *key) not in flow.lines]
+    missing = [write for key, write in theirs.items() if (record.rank, *key) not in flow.lines]
     if len(extra) + len(missing) != 1:
         return None
     return _Source(extra[0], "alone") if extra else _Source(missing[0], "missing")
 
 
-def _prepared(
-    record: Record, flow: RankFlow, pair_of: dict[Hashable, Pair], of_actual: bool
-) -> dict[tuple[str, Optional[str]], Write]:
-    """Return the operators without a partner by which a rank makes a tensor, since the last call, by type and line."""
+def _prepared(record: Record, flow: RankFlow) -> dict[tuple[str, Optional[str]], Write]:
+    """Return the operators by which a rank makes a tensor, since the last call, by type and line."""
     found: dict[tuple[str, Optional[str]], Write] = {}
     waiting, visited = [record], 0
     while waiting and visited < _MOST_OPERATORS:
         visited += 1
         write = flow.write(waiting.pop(0))
-        pair = None if write is None else pair_of.get(record_key(write.output))
-        if write is None or write.is_call or (pair is not None and _sides(pair, of_actual) is not None):
+        if write is None or write.is_call:
             continue
         if write.inputs and not is_view(write.operator[0].op_type):
             found.setdefault((write.output.op_type, write.output.source), write)
@@ -214,16 +218,16 @@ def _spread(array: np.ndarray) -> float:
 def _at_write(origin: Origin, seen: Pair, write: Write, kind: str, of_actual: bool) -> Origin:
     """Return an origin at an operator that only one side runs. seen: the input that reads its result and differs"""
     output, record = write.output, seen.record
-    text = f"{output.op_type} runs in {'actual' if of_actual else 'the reference'} only"
+    read = f"{record.label}: {seen.reason}"
     rank = f" on rank {record.rank}" if record.rank != output.rank else ""
-    result = f"its result differs, read{rank} as {record.label}: {seen.reason}"
+    text = f"{output.op_type} runs in {'actual' if of_actual else 'the reference'} only"
     if kind == "missing":
-        result = f"rank {output.rank} runs it and agrees, rank {record.rank} does not: {record.label}: {seen.reason}"
+        text, result = f"rank {output.rank} runs {output.op_type}, rank {record.rank} does not", f"there {read}"
     elif kind == "alone":
-        result = f"only rank {output.rank} runs it; {result}"
+        text, result = f"only rank {output.rank} runs {output.op_type}", f"its result differs, read as {read}"
     else:
-        what = "another tensor than the other side" if kind == "wiring" else "the tensor of the other side"
-        result = f"it reads {what}; {result}"
+        tensor = "another tensor than the other side" if kind == "wiring" else "the tensor of the other side"
+        result = f"it reads {tensor}; its result differs, read{rank} as {read}"
     layer = {} if output.module is None else {"layers": output.module}
     return replace(
         origin,
