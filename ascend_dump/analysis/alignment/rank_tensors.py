@@ -69,12 +69,17 @@ class RanksOfSide:
         return len(self.numbers)
 
     def siblings(self, record: Record) -> Optional[list[Record]]:
-        """Return the corresponding records of all ranks, in their order; None if a rank has no such record."""
+        """Return the corresponding records of all ranks, in their order; None if a rank has no such record.
+
+        Stages of a pipeline run the same operators in other modules: their tensors do not correspond.
+        """
         if self._siblings_by_id is None:
             self._siblings_by_id = {}
             for number in range(self._count):
                 operators = self.operators if number == self.position else self._operators_of(number)
                 for match in align(operators, self.operators, parts=True):
+                    if match.actual.module != match.reference.module:
+                        continue
                     theirs = {(r.io, r.index): r for r in (*match.actual.inputs, *match.actual.outputs)}
                     for ours in (*match.reference.inputs, *match.reference.outputs):
                         row = self._siblings_by_id.setdefault(id(ours), [None] * self._count)

@@ -82,7 +82,7 @@ class Portions:
         counterpart: Optional[Portions] = None,
         over_ranks: Optional[dict[Any, Portion]] = None,
     ) -> None:
-        self._of_actual = of_actual
+        self.of_actual = of_actual
         self._ranks = ranks
         self._counterpart = counterpart
         #: Sums and means over several ranks, by the contents of the tensor of the rank and of the whole.
@@ -103,7 +103,7 @@ class Portions:
         None if the rank has the whole tensor, or if no relation is found. Raises the same errors as reading a tensor,
         and ConfigError for a layout of the user that does not fit.
         """
-        if self._of_actual:
+        if self.of_actual:
             return self._part(actual, reference)
         part = self._part(reference, actual)
         return None if part is None else (part.counterpart, part.values, f"{part.name} of the reference")
@@ -119,20 +119,20 @@ class Portions:
         name = arrays[2]
         if not name.startswith("part ") or ", divided by" in name or is_over_ranks(name.partition(" of part")[0]):
             return None
-        values = (reference, arrays[1]) if self._of_actual else (actual, arrays[0])
+        values = (reference, arrays[1]) if self.of_actual else (actual, arrays[0])
         part = values[0].as_part(_KnownArray(values[1]), values[1].shape)
-        return (actual, part) if self._of_actual else (part, reference)
+        return (actual, part) if self.of_actual else (part, reference)
 
     def has_to_agree(self, actual: Record, reference: Record) -> bool:
         """Return True for tensors of operators that update parameters, which must have the same value on all ranks."""
-        return not self._may_be_term(actual if self._of_actual else reference)
+        return not self._may_be_term(actual if self.of_actual else reference)
 
     def why_different(self, actual: Record, reference: Record) -> list[str]:
         """Return a sentence on how the tensor that should be whole on every rank differs, such as a missing reduction.
 
         Empty if it is unknown.
         """
-        record, whole = (actual, reference) if self._of_actual else (reference, actual)
+        record, whole = (actual, reference) if self.of_actual else (reference, actual)
         siblings = self._ranks.siblings(record)
         if siblings is None or self._counterpart is not None or record.shape != whole.shape:
             return []
@@ -148,7 +148,7 @@ class Portions:
 
         pair: the records of actual and reference
         """
-        record = pair[0] if self._of_actual else pair[1]
+        record = pair[0] if self.of_actual else pair[1]
         siblings = None if record is None else self._ranks.siblings(record)
         try:
             return siblings is not None and len({identity_text(sibling) for sibling in siblings}) > 1
@@ -163,7 +163,7 @@ class Portions:
 
         pair: records of the operator on both sides. name: the name of the argument
         """
-        record, whole = pair if self._of_actual else pair[::-1]
+        record, whole = pair if self.of_actual else pair[::-1]
         siblings = self._ranks.siblings(record)
         if siblings is None:
             return False
@@ -182,12 +182,12 @@ class Portions:
 
         pair: records of the operator on both sides. name: the name of the argument
         """
-        siblings = self._ranks.siblings(pair[0] if self._of_actual else pair[1])
+        siblings = self._ranks.siblings(pair[0] if self.of_actual else pair[1])
         return siblings is not None and len({_integer_argument(sibling, name) for sibling in siblings}) > 1
 
     def is_of_one_rank(self, actual: Record, reference: Record) -> bool:
         """Return True if another rank lacks the operator of these records."""
-        return self._ranks.siblings(actual if self._of_actual else reference) is None
+        return self._ranks.siblings(actual if self.of_actual else reference) is None
 
     def statistics(
         self, actual: Record, reference: Record
@@ -198,7 +198,7 @@ class Portions:
         Statistics of parts are merged. For terms of a sum, statistics without numbers are returned, because numbers of
         terms say nothing about the sum.
         """
-        record, whole = (actual, reference) if self._of_actual else (reference, actual)
+        record, whole = (actual, reference) if self.of_actual else (reference, actual)
         parts = self._ranks.parts_of(record)
         wholes = [whole] if self._counterpart is None else self._counterpart.ranks.parts_of(whole)
         if parts is None or wholes is None:
@@ -212,7 +212,7 @@ class Portions:
             nothing = RoundedStatistics(Statistics(math.prod(record.shape or ())))
             return (nothing, nothing, _TERMS) if record.shape == whole.shape else None
         name = f"{_STATISTICS} {max(len(parts), len(wholes))} parts"
-        return (ours, theirs, name) if self._of_actual else (theirs, ours, name)
+        return (ours, theirs, name) if self.of_actual else (theirs, ours, name)
 
     def _part(self, record: Record, whole: Record) -> Optional[Portion]:
         if self._counterpart is None:

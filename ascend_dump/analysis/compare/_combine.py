@@ -25,7 +25,7 @@ __all__ = ["ResultGroup", "combine", "combine_groups"]
 
 
 _ENLARGED = "follows from rounding that an optimizer enlarged on another rank"
-_LOCAL = "a rank's own update: the mean over ranks agrees, and so does what later steps compute"
+_LOCAL = "a rank's own update: the mean over ranks agrees, and so does a later update, or what later steps compute"
 
 
 class ResultGroup(NamedTuple):
@@ -44,18 +44,32 @@ def _origins_and_pairs(
     origins: Sequence[Origin] = [origin for result in results for origin in result.origins]
     pairs = Pairs([part for result in results for part in result.parts])
     if results[0].are_parts:
-        from ascend_dump.analysis.ranks.enlarged_rounding import without_enlarged_rounding
-        from ascend_dump.analysis.ranks.local_origins import first_of_local_results, without_local_updates
-        from ascend_dump.analysis.ranks.wrong_collectives import of_one_rank, once_for_ranks, with_wrong_calls
+        from ascend_dump.analysis.ranks.against_one.enlarged_rounding import without_enlarged_rounding
+        from ascend_dump.analysis.ranks.against_one.local_origins import (
+            first_of_local_results,
+            without_local_updates,
+            without_updates_of_no_rank,
+        )
+        from ascend_dump.analysis.ranks.against_one.outer_updates import after_inner_updates
+        from ascend_dump.analysis.ranks.against_one.traced_origins import traced_to_sources
+        from ascend_dump.analysis.ranks.against_one.wrong_collectives import (
+            of_one_rank,
+            once_for_ranks,
+            with_wrong_calls,
+        )
 
         # If both sides have several ranks, the collectives of actual are checked: the reference is assumed correct.
         many_ranks = dumps[0] if len(dumps[0].known_values("rank")) > 1 else dumps[1]
+        origins = without_updates_of_no_rank(origins, len(results))
         found = len(origins)
         origins = without_enlarged_rounding(origins, pairs.looked_at())
         reason = _ENLARGED if len(origins) < found else ""
-        if origins and not without_local_updates(origins, pairs.looked_at()):
-            origins, reason = [], _LOCAL
-        origins = of_one_rank(first_of_local_results(origins))
+        found = len(origins)
+        origins = after_inner_updates(without_local_updates(origins, pairs.looked_at()), pairs.looked_at())
+        reason = _LOCAL if len(origins) < found else reason
+        origins = first_of_local_results(origins)
+        origins = traced_to_sources(origins, many_ranks, pairs.looked_at(), of_actual=many_ranks is dumps[0])
+        origins = of_one_rank(origins)
         origins = once_for_ranks(with_wrong_calls(origins, many_ranks, pairs.looked_at()))
         if not origins:
             # All that both sides compute agrees. The remaining records are of operators by which ranks work together.

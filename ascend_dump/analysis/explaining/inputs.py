@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.explaining.adapter_evidence import adapter_of
+from ascend_dump.analysis.explaining.borders import judge_border, note_agreement
 from ascend_dump.analysis.explaining.input_kind import InputKinds
 from ascend_dump.analysis.explaining.local_results import NO_COUNTERPART, MadeAlone, is_index_into_part, only_passes_on
+from ascend_dump.analysis.explaining.operator_pair import OperatorPair
 from ascend_dump.analysis.explaining.origins import Draft, add_effect
 from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS,
@@ -18,7 +20,6 @@ from ascend_dump.analysis.explaining.rank_state import (
     NO_VALUE_YET,
     SAME_CONSTANT,
     Caller,
-    OperatorPair,
     OuterGradient,
     RankState,
 )
@@ -144,7 +145,7 @@ class InputJudge:
         if a is None or b is None:
             return _JudgedInput(pair, *state.look_up_unpaired(1 if a is None else 0, pair.record))
         if difference.verdict == "equal":
-            state.note_agreement(state.stretches.left_by(match.reference, b), pair)
+            note_agreement(state, state.stretches.left_by(match.reference, b), pair)
             self._note_agreement(match, a, b)
             return _JudgedInput(pair)
         if difference.verdict == "unreadable":
@@ -218,7 +219,7 @@ class InputJudge:
         if not makers and difference.verdict != "structure" and _has_moved_axes(a, b):
             makers = state.stretches.makers(difference.contents)
         if makers:
-            border, noise = state.judge_border(makers, a, b, difference, pair)
+            border, noise = judge_border(state, makers, a, b, difference, pair)
             earlier = state.modules.known(b) if border.causes else NO_ORIGINS
             if earlier:
                 state.known.add(difference.contents, earlier)
@@ -351,6 +352,7 @@ class InputJudge:
         made = self._state.local.maker(pair.actual, pair.reference) if self._state.has_parts else None
         if made is None and self._state.has_parts and pair.actual is not None and pair.reference is not None:
             evidence += self._state.local.passed_on_by(pair.actual, pair.reference)
+        seen = None if made is None else pair
         if made is not None:
             kind, pair, evidence = _made_alone(made, pair, evidence)
             joined = (kind, pair.record.source, pair.record.op_type)
@@ -358,6 +360,7 @@ class InputJudge:
         draft = Draft(
             kind, pair, evidence, hidden=hidden, reshaped=is_reshaped, first_seen=is_first_seen, joined=joined
         )
+        draft.seen = seen
         if kind == "parameter" and match.tensors is not None and pair.actual is not None:
             draft.add_since(self._state.agreed_in(_name_between_frameworks(pair.actual, reference), reference))
         elif (kind == "parameter" and name) or (is_of_module(reference) and kind == "unknown" and gradient is None):

@@ -113,6 +113,8 @@ class Draft:
         self.backward: list[str] = []
         #: The names in actual and in the reference of a parameter that has two: one may be computed from the other.
         self.names: Optional[tuple[str, str]] = None
+        #: At an operator that only one side runs: the input that reads its result and differs.
+        self.seen: Optional[Pair] = None
         #: The adapter that one program keeps apart from such a parameter; None if there is none.
         self.adapter: Optional[AdapterRecords] = None
 
@@ -465,6 +467,7 @@ def _origin(summary: str, first: Draft, *joined: Draft) -> Origin:
         first.first_seen,
         _next_request(first),
         first.caller,
+        first.seen,
     )
 
 

@@ -16,6 +16,7 @@ from ascend_dump.analysis.explaining.local_results import (
     only_passes_on,
     why_local,
 )
+from ascend_dump.analysis.explaining.operator_pair import OperatorPair
 from ascend_dump.analysis.explaining.origins import Draft, explain
 from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS,
@@ -24,7 +25,6 @@ from ascend_dump.analysis.explaining.rank_state import (
     MAYBE_REARRANGED,
     NO_VALUE_YET,
     SAME_CONSTANT,
-    OperatorPair,
     RankState,
     extent,
 )

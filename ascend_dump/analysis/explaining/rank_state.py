@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.explaining.changed_arguments import ChangedArguments
 from ascend_dump.analysis.explaining.effects import Node
-from ascend_dump.analysis.explaining.input_evidence import is_compared
 from ascend_dump.analysis.explaining.known_differences import KnownDifferences
 from ascend_dump.analysis.explaining.local_results import LocalResults
+from ascend_dump.analysis.explaining.missed_updates import MissedUpdates
 from ascend_dump.analysis.explaining.moved_axes import MovedAxes
-from ascend_dump.analysis.explaining.origins import Draft, Drafts, add_effect
+from ascend_dump.analysis.explaining.origins import Draft, Drafts
 from ascend_dump.analysis.explaining.parameter_history import ParameterHistory
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import (
-    Border,
-    EnteredStretch,
-    MadeInside,
     Stretches,
-    is_alone,
-    is_lost_gradient,
 )
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.verdict import Rules
-from ascend_dump.analysis.numerics.arrangement import are_rearranged
-from ascend_dump.analysis.numerics.float_types import float_kind, is_float_tensor
 from ascend_dump.analysis.numerics.measure import Measure
-from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences, type_of
+from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences
 from ascend_dump.analysis.operators.module_calls import ModuleCalls
-from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.next_request import is_of_module
-from ascend_dump.analysis.operators.operator import Operator, is_read_for
-from ascend_dump.analysis.operators.properties import operator_class
-from ascend_dump.analysis.operators.undefined_outputs import written_inputs
+from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.same_framework import Match
-from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.common.units import counted
 from ascend_dump.reading import Record
@@ -51,7 +39,6 @@ __all__ = [
     "MAYBE_REARRANGED",
     "NO_VALUE_YET",
     "SAME_CONSTANT",
-    "OperatorPair",
     "RankState",
     "extent",
 ]
@@ -65,85 +52,6 @@ FOLLOWS_UNDEFINED = "follows from a tensor without a defined value"
 MAYBE_REARRANGED = "its bytes are others and its statistics the same: its elements may be in another order"
 SAME_CONSTANT = "the same constant, in the type that one program casts to"
 NO_VALUE_YET = "memory without a value yet, in the type that one program casts to"
-
-
-#: Tensors with a larger relative distance are not near: in rounding units, but at least _LEAST_NEAR.
-_UNITS_NEAR, _LEAST_NEAR = 16.0, 1e-4
-#: Maximum number of bytes of results inside of a stretch that are compared, each with each of its shape.
-_MOST_INSIDE = 1 << 28
-
-
-class OperatorPair:
-    """Two paired operators with the differences of their inputs.
-
-    is_replaced  another operator runs in place of the reference's operator
-    written      indices of inputs that the operator overwrites: they are judged as outputs
-    inputs       pairs of the other inputs, as far as they were judged
-    causes       origins of the differences of the inputs
-    noise        differences of the inputs that are within rounding
-    borders      inputs that differ and that were made inside a stretch (a part that is built differently)
-    is_cast      an input has another type on both sides, because one program casts it
-    """
-
-    def __init__(self, match: Match) -> None:
-        self.match = match
-        # Frameworks name operators differently, so another name proves nothing between frameworks.
-        self.is_replaced = match.tensors is None and (
-            operator_class(match.actual.op_type) != operator_class(match.reference.op_type)
-        )
-        self.written = written_inputs(match.reference)
-        self.inputs: list[Pair] = []
-        self.causes: set[OriginNumber] = set()
-        self.noise: list[InputNoise] = []
-        #: For each input: its index, its origins and its noise.
-        self._read: list[tuple[Optional[int], frozenset[OriginNumber], tuple[InputNoise, ...]]] = []
-        self.borders: list[Border] = []
-
-    @property
-    def is_cast(self) -> bool:
-        return any(pair.transformation == "cast" and pair.verdict != "structure" for pair in self.inputs)
-
-    def add(self, causes: Collection[OriginNumber], *noise: InputNoise, index: Optional[int] = None) -> None:
-        """Add the origins and the noise of an input. index: of the input in the reference; None if it is unpaired."""
-        self.causes.update(causes)
-        self.noise.extend(noise)
-        self._read.append((index, frozenset(causes), noise))
-
-    def of_output(self, output: Optional[Record]) -> OperatorPair:
-        """Return the pair with the origins and the noise of those inputs from which an output is computed.
-
-        They are all inputs, except for operators on lists, which compute each tensor of a list by itself.
-        """
-        reference = self.match.reference
-        if output is None or all(is_read_for(reference, index, output.index) for index, *_ in self._read):
-            return self
-        read, other = (
-            [source for source in self._read if is_read_for(reference, source[0], output.index) is is_read]
-            for is_read in (True, False)
-        )
-        part = copy.copy(self)
-        part.causes = self.causes - NO_ORIGINS.union(*(causes for _, causes, _ in other))
-        part.causes |= NO_ORIGINS.union(*(causes for _, causes, _ in read))
-        left_out = {id(noise) for *_, noises in other for noise in noises}
-        left_out -= {id(noise) for *_, noises in read for noise in noises}
-        part.noise = [noise for noise in self.noise if id(noise) not in left_out]
-        part.inputs = [pair for pair in self.inputs if is_read_for(reference, pair.record.index, output.index)]
-        return part
-
-    @property
-    def noise_causes(self) -> frozenset[OriginNumber]:
-        """The origins from which the noise of the inputs may follow."""
-        return NO_ORIGINS.union(*(noise.causes for noise in self.noise))
-
-    @property
-    def has_equal_inputs(self) -> bool:
-        """True if all inputs with a defined value were compared and are equal."""
-        return all(pair.verdict == "equal" or pair.undefined for pair in self.inputs)
-
-    @property
-    def is_blind(self) -> bool:
-        """True if there are inputs, but none could be compared: each may differ by rounding."""
-        return any(self.match.unpaired_inputs) and not any(map(is_compared, self.inputs))
 
 
 class OuterGradient(NamedTuple):
@@ -188,6 +96,7 @@ class RankState:
     wirings     origins at inputs that read another tensor than in the reference, by operator name and evidence
     rebuilt     origins where the programs are built differently in this step, each with its operators or stretch
     local       results of one rank of several that correspond to no tensor of the other side
+    missed      updates of parameters that one rank of several does not run
     moved_axes  tensors with another order of axes in the other framework
     unreadable  number of unreadable records so far
     history     parameters over the steps
@@ -209,6 +118,7 @@ class RankState:
     wirings: dict[tuple[str, tuple[str, ...]], OriginNumber] = field(default_factory=dict)
     rebuilt: list[tuple[OriginNumber, Node]] = field(default_factory=list)
     local: LocalResults = field(default_factory=LocalResults)
+    missed: MissedUpdates = field(default_factory=MissedUpdates)
     moved_axes: MovedAxes = field(default_factory=MovedAxes)
     unreadable: int = 0
     history: ParameterHistory = field(default_factory=ParameterHistory)
@@ -349,128 +259,6 @@ class RankState:
         """
         return self.known.look_up_unpaired(side, record, lambda origin: not self.drafts[origin].hidden)
 
-    def judge_border(
-        self, makers: Sequence[MadeInside], a: Record, b: Record, difference: Difference, pair: Pair
-    ) -> tuple[Border, Optional[InputNoise]]:
-        """Judge a tensor that leaves stretches and differs: return it as a border, and its noise if it agrees."""
-        stretches = list({id(made.stretch): made.stretch for made in makers}.values())
-        if difference.has_values:
-            entering = [noise for stretch in stretches for noise in stretch.noise_of(b)]
-            length = max(stretch.length for stretch in stretches)
-            last = [(made.operator, made.record) for made in makers]
-            noise = [source.noise for source in entering]
-            inputs = [tuple(source.records) for source in entering]
-            verdict, reason = self.judge.of_border(a, b, difference, noise, inputs, last, length)
-            pair = replace(pair, verdict=verdict, reason=reason)
-            if verdict != "different":
-                suspects = NO_ORIGINS
-                if verdict == "undecided":
-                    suspects = self._suspects(stretches, a, b).union(*(source.causes for source in noise))
-                    self._confirm_lost(stretches)
-                agreeing = [stretch for stretch in stretches if verdict == "noise" or not stretch.differs]
-                self.note_agreement(agreeing, pair)
-                return Border(stretches, pair), self.known.add_noise(difference, type_of(a, b), suspects, noise)
-        causes = NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
-        for stretch in stretches:
-            # Origins that were suspects so far: from here on their differences are proven.
-            suspects = causes - {stretch.number} if difference.bounds else stretch.earlier_origins() & causes
-            self.rebuilt += [(number, stretch) for number in suspects]
-        self.known.add(difference.contents, causes)
-        return Border(stretches, replace(pair, explained=True), causes, difference.contents), None
-
-    def _confirm_lost(self, stretches: Sequence[EnteredStretch]) -> None:
-        """Report the origins because of which one side has no gradient in a stretch.
-
-        Bytes behind the stretch differ. Its gradient may be too small a term of a sum for statistics to prove it.
-        """
-        for stretch in stretches:
-            if stretch.is_known or is_lost_gradient(stretch.stretch):
-                stretch.differs = True
-                draft = self.drafts[stretch.number]
-                draft.hidden, draft.is_proven = False, True
-
-    def _suspects(self, stretches: Sequence[EnteredStretch], a: Record, b: Record) -> frozenset[OriginNumber]:
-        """Return the origins of a tensor that leaves stretches, and that differs although its statistics agree.
-
-        They explain later differences that are proven. Without a sign of a difference only operators that compute, and
-        for which the other side runs none, are such origins.
-        """
-        if not are_rearranged(a, b) and not any(stretch.causes for stretch in stretches):
-            stretches = [stretch for stretch in stretches if is_alone(stretch.stretch)]
-        return NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
-
-    def leave(self, border: Border) -> None:
-        """Note that a tensor which leaves stretches differs, and that the result of its reader differs too."""
-        drafts = self.drafts.of(border.causes)
-        # A different shape alone does not prove that the values differ.
-        for stretch in border.stretches if border.pair.has_one_shape else ():
-            stretch.differs = True
-            if stretch.number in border.causes:
-                # With gradients, a difference of the forward pass that ended comes back where tensors are read again.
-                # A difference that begins and ends inside of one pass began in this stretch.
-                in_backward = {phase == "backward" for phase in stretch.stretch.phases}
-                is_of_pass = in_backward == {border.pair.record.phase == "backward"}
-                has_cause = self.wiring is not None and not stretch.is_known and (is_of_pass or not self.has_gradients)
-                draft = self.drafts[stretch.number]
-                cause = self._cause(stretch, border.pair) if has_cause and draft.is_wide(border.pair) else None
-                is_alone = not self.has_gradients and has_cause and border.causes == {stretch.number}
-                draft.add_border(border.pair, cause, is_alone=is_alone)
-            for before in stretch.before:
-                if before.is_open and before.number in border.causes:
-                    self.drafts[before.number].add_unknown(border.pair, is_lost=before.is_lost)
-        add_effect(border.pair, drafts)
-
-    def _cause(self, entered: EnteredStretch, pair: Pair) -> Stretch:
-        """Return the operators of a stretch from which a tensor that leaves it is computed, but for right operators.
-
-        Operators are right if a tensor computed from them agrees. For example, all layers read one mask, and the
-        results of earlier layers agree; or the result of a norm agrees, and a product of it differs.
-        """
-        assert self.wiring is not None, "the caller checked it"
-        leading = entered.stretch.leading_to(_identities([pair]), self.wiring.flows)
-        agreeing = _identities(entered.agreeing) | self._agreeing_inside(leading)
-        right = entered.stretch.leading_to(agreeing, self.wiring.flows)
-        return leading.without(right).without_masks().without_common()
-
-    def _agreeing_inside(self, stretch: Stretch) -> set[int]:
-        """Return the identities of results inside of a stretch that both programs compute, by any operators.
-
-        Only first outputs count, and all parts of a tensor that is divided. Other outputs are statistics in most cases,
-        such as the mean of a norm. If there is too much to compare, nothing is returned.
-        """
-        here, there = (
-            {
-                record.content: record
-                for operator in side
-                for record in (operator.outputs if is_view(operator.op_type) else operator.outputs[:1])
-                if record.content is not None and is_float_tensor(record)
-            }
-            for side in stretch.operators
-        )
-        pairs = [(a, b) for b in there.values() for a in here.values() if a.shape == b.shape]
-        if sum(b.nbytes or 0 for _, b in pairs) > _MOST_INSIDE:
-            return set()
-        return {id(record) for a, b in pairs if self._is_near(a, b) for record in (a, b)}
-
-    def _is_near(self, a: Record, b: Record) -> bool:
-        """Return True if two tensors differ by little more than rounding. Statistics do not prove it."""
-        difference = self.differences.between(a, b)
-        measure, kind = difference.measure, float_kind(type_of(a, b))
-        if measure is None or kind is None or difference.bounds or measure.nonfinite:
-            return difference.verdict == "equal"
-        return measure.rms > 0 and measure.rel_l2 <= max(_UNITS_NEAR * kind.unit, _LEAST_NEAR)
-
-    def disregard(self, border: Border) -> None:
-        """Note that a tensor which leaves stretches differs, and that the result of its reader does not."""
-        self.note_agreement(border.stretches, border.pair)
-        self.known.forget(border.contents)
-
-    def note_agreement(self, stretches: Iterable[EnteredStretch], pair: Pair) -> None:
-        """Note that a tensor which leaves stretches agrees."""
-        for stretch in stretches:
-            stretch.agreeing.append(pair)
-            self.drafts[stretch.number].settled = True
-
     def remember(self, pair: Pair, contents: Optional[tuple[Any, Any]], causes: frozenset[OriginNumber]) -> None:
         """Note the origins of a difference of outputs."""
         if pair.record.phase == "backward":
@@ -483,10 +271,6 @@ class RankState:
         if not self.unreadable:
             return []
         return [f"{counted(self.unreadable, 'earlier record')} could not be read: the cause may be among them"]
-
-
-def _identities(pairs: Iterable[Pair]) -> set[int]:
-    return {id(record) for pair in pairs for record in (pair.actual, pair.reference) if record is not None}
 
 
 def extent(measure: Optional[Measure]) -> str:

@@ -186,6 +186,7 @@ class Origin(_OfOperator):
     next       settings of the capture to run next, as keyword arguments of `ascend_dump.capture`
     caller     in dumps of `level="module"`: the module whose functions between inner modules may be the cause. Else the
                module that calls a module which only one side runs. `module` is this one then. None if there is none
+    seen       at an operator that only one side runs: the input that reads its result and differs
     """
 
     kind: str
@@ -195,6 +196,7 @@ class Origin(_OfOperator):
     first_seen: bool = False
     next: dict[str, Any] = field(default_factory=dict)
     caller: Optional[str] = None
+    seen: Optional[Pair] = None
 
     @property
     def module(self) -> Optional[str]:

@@ -18,12 +18,14 @@ from typing import Any, Optional
 
 from ascend_dump.analysis.alignment.shards import Portions, is_of_parts
 from ascend_dump.analysis.explaining.api_calls import ApiCalls
+from ascend_dump.analysis.explaining.borders import disregard, judge_border, leave, note_agreement
 from ascend_dump.analysis.explaining.effects import Differing, Effects
 from ascend_dump.analysis.explaining.inputs import InputJudge
 from ascend_dump.analysis.explaining.local_results import NO_COUNTERPART
+from ascend_dump.analysis.explaining.operator_pair import OperatorPair
 from ascend_dump.analysis.explaining.origins import Draft, stretch_draft
 from ascend_dump.analysis.explaining.outputs import judge_outputs
-from ascend_dump.analysis.explaining.rank_state import OperatorPair, RankState
+from ascend_dump.analysis.explaining.rank_state import RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
 from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside, is_lost_gradient
 from ascend_dump.analysis.explaining.wiring import Wiring
@@ -115,6 +117,7 @@ class Divergence:
         state.rebuilt.clear()
         state.cast_memory.clear()
         state.local.begin_step()
+        state.missed.begin_step(has_ranks=shards is not None and shards.of_actual)
         #: By position in the reference: paired operators of which a tensor differs.
         self._differing: dict[int, Differing] = {}
         self._wiring = state.wiring = wiring
@@ -146,6 +149,7 @@ class Divergence:
             self._count_unreadable(pairs)
             return pairs
         match = self._in_one_order(match)
+        self._state.missed.add_match(match)
         operators = OperatorPair(match)
         operators.causes |= self._calls.causes_of(match)
         self._inputs.judge_all(operators)
@@ -215,6 +219,7 @@ class Divergence:
             self._allocated.update(map(id, operator.records))
         if self._state.has_parts:
             self._state.local.add_operator(0 if of_actual else 1, operator)
+        self._state.missed.add_alone(operator, of_actual=of_actual)
         if outputs and not is_update:
             self._enter_stretch(0 if of_actual else 1, operator, outputs)
         return pairs
@@ -227,11 +232,11 @@ class Divergence:
             for a, b in entered.stretch.results:
                 difference, pair = state.compare(None, a, b)
                 if difference.verdict == "equal":
-                    state.note_agreement([entered], pair)
+                    note_agreement(state, [entered], pair)
                 elif difference.verdict not in ("unreadable", "unmatched"):
                     made = entered.stretch.makers(a, b)
                     makers = [MadeInside(entered, operator, record) for operator, record in made]
-                    border, _ = state.judge_border(makers, a, b, difference, pair)
+                    border, _ = judge_border(state, makers, a, b, difference, pair)
                     pair = border.pair
                     if border.causes and state.has_parts:
                         # Ranks that work together run operators that one rank does not need, such as for a sum of two
@@ -239,9 +244,11 @@ class Divergence:
                         pair = replace(pair, verdict="unmatched", reason=NO_COUNTERPART)
                     elif border.causes and not state.modules.known(b):
                         entered.result_differs = True
-                        state.leave(border)
+                        leave(state, border)
                         state.remember(pair, difference.contents, border.causes)
                 pairs.append(pair)
+        for draft in state.missed.drafts():
+            state.drafts.add(draft)
         self._count_unreadable(pairs)
         self._drop_ending()
         for rebuilt in state.stretches.rebuilt():
@@ -343,11 +350,11 @@ class Divergence:
         agree = bool(results) and all(verdict in ("equal", "noise") for verdict in results)
         for border in operators.borders:
             if not agree:
-                state.leave(border)
+                leave(state, border)
                 for stretch in border.stretches:
                     stretch.readers.add(operators.match.reference.position)
                 continue
-            state.disregard(border)
+            disregard(state, border)
             number = next(i for i, pair in enumerate(operators.inputs) if pair is border.pair)
             operators.inputs[number] = replace(border.pair, verdict="noise", reason=_SAME_RESULT)
 

@@ -49,7 +49,7 @@ def programs(ranks: int, *, fault: _Fault = lambda rank, name, array: array, mis
         local.append(fault(rank, "gradient", mine.T @ grad_out))
         forward.append(
             [
-                Step("aten::mm", "fc", "forward", [(mine, ""), (weight, "")], [(out, "")]),
+                Step("aten::mm", "fc", "forward", [(mine, ""), (weight, "w")], [(out, "")]),
                 Step("aten::square", "act", "forward", [(out, "")], [(square, "")]),
                 Step("aten::mean", "loss", "forward", [(square, "")], [(loss, "")]),
                 Step("aten::mm", "fc", "backward", [(mine.T.copy(), ""), (grad_out, "")], [(local[-1], "")]),
@@ -81,6 +81,8 @@ def write(root: Path, ranks: list[list[Step]]) -> Path:
                     one = item(name, array, io=io, index=index, op_type=step.op_type, seq=number, module=step.module)
                     one.line.phase = step.phase
                     one.line.parameter = parameter
+                    if parameter == "w":
+                        one.line.storage, one.line.version = 1, int(io == "output")
                     if step.op_type.startswith("c10d::"):
                         one.line.collective = CollectiveCall("all_reduce", "0", f"0-{len(ranks) - 1}", reduce="sum")
                     items.append(one)
@@ -141,3 +143,30 @@ def test_what_ranks_leave_out_is_said_at_the_update(tmp_path: Path, missing: str
     assert "the same on rank 1" in first.evidence
     assert words in first.evidence
     assert "(w.grad)" in first.evidence[0]
+
+
+def without_update(steps: list[Step], **instead: Step) -> list[Step]:
+    return [step for step in steps if step.op_type != "aten::add_"] + [*instead.values()]
+
+
+def test_an_update_that_one_rank_does_not_run_is_named(tmp_path: Path) -> None:
+    """No later step reads the parameter, so nothing that both sides compute differs."""
+    ranks = programs(2)
+    ranks[1] = without_update(ranks[1])
+    comparison = ascend_dump.compare(write(tmp_path / "actual", ranks), write(tmp_path / "reference", programs(1)))
+    [origin] = comparison.origins
+    assert (origin.kind, origin.op_type) == ("structure", "aten::add_")
+    assert origin.evidence[0] == "rank 1 does not update w, which the other side updates"
+
+
+def test_an_update_that_a_rank_receives_or_that_no_rank_runs_is_not_missed(tmp_path: Path) -> None:
+    reference = write(tmp_path / "reference", programs(1))
+    ranks = programs(2)
+    updated = next(step for step in ranks[0] if step.op_type == "aten::add_").outputs[0]
+    for name, received in (
+        ("received", {"copy": Step("aten::copy_", "", "other", [updated], [updated])}),
+        ("none", {}),
+    ):
+        changed = [without_update(ranks[0], **received), without_update(ranks[1], **received)]
+        changed = [ranks[0], changed[1]] if received else changed
+        assert not ascend_dump.compare(write(tmp_path / name, changed), reference).origins

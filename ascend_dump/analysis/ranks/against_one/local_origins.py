@@ -8,13 +8,16 @@ A tensor without a counterpart on the other side is an origin if a parameter tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Optional
 
 from ascend_dump.analysis.alignment.rank_relations import NOT_REDUCED
+from ascend_dump.analysis.explaining.missed_updates import MISSED
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.ranks.collective_calls import point_of
 
-__all__ = ["first_of_local_results", "without_local_updates"]
+__all__ = ["first_of_local_results", "without_local_updates", "without_updates_of_no_rank"]
 
 
 def without_local_updates(origins: Sequence[Origin], pairs: Iterable[Pair]) -> Sequence[Origin]:
@@ -37,6 +40,20 @@ def without_local_updates(origins: Sequence[Origin], pairs: Iterable[Pair]) -> S
                 return origins
             has_later_step |= (pair.record.step or 0) > first
     return [] if has_later_step else origins
+
+
+def without_updates_of_no_rank(origins: Sequence[Origin], count: int) -> list[Origin]:
+    """Return the origins without updates that none of `count` ranks runs: they update in another way, all alike."""
+    ranks: Counter[tuple[str, Optional[int]]] = Counter()
+    for origin in origins:
+        ranks[origin.op_name, origin.step] += _is_missed(origin)
+    return [
+        origin for origin in origins if not _is_missed(origin) or ranks[origin.op_name, origin.step] < max(count, 2)
+    ]
+
+
+def _is_missed(origin: Origin) -> bool:
+    return any(text.endswith(MISSED) for text in origin.evidence)
 
 
 def first_of_local_results(origins: Sequence[Origin]) -> Sequence[Origin]:

@@ -1,0 +1,167 @@
+"""Judge the borders of stretches: the tensors that leave parts of the programs that are built differently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Optional
+
+from ascend_dump.analysis.explaining.origins import add_effect
+from ascend_dump.analysis.explaining.rank_state import RankState
+from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.explaining.stretches import (
+    Border,
+    EnteredStretch,
+    MadeInside,
+    is_alone,
+    is_lost_gradient,
+)
+from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
+from ascend_dump.analysis.numerics.arrangement import are_rearranged
+from ascend_dump.analysis.numerics.float_types import float_kind, is_float_tensor
+from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
+from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.pairing.stretches import Stretch
+from ascend_dump.reading import Record
+
+__all__ = ["disregard", "judge_border", "leave", "note_agreement"]
+
+#: Tensors with a larger relative distance are not near: in rounding units, but at least _LEAST_NEAR.
+_UNITS_NEAR, _LEAST_NEAR = 16.0, 1e-4
+#: Maximum number of bytes of results inside of a stretch that are compared, each with each of its shape.
+_MOST_INSIDE = 1 << 28
+
+
+def judge_border(
+    state: RankState, makers: Sequence[MadeInside], a: Record, b: Record, difference: Difference, pair: Pair
+) -> tuple[Border, Optional[InputNoise]]:
+    """Judge a tensor that leaves stretches and differs: return it as a border, and its noise if it agrees."""
+    stretches = list({id(made.stretch): made.stretch for made in makers}.values())
+    if difference.has_values:
+        entering = [noise for stretch in stretches for noise in stretch.noise_of(b)]
+        length = max(stretch.length for stretch in stretches)
+        last = [(made.operator, made.record) for made in makers]
+        noise = [source.noise for source in entering]
+        inputs = [tuple(source.records) for source in entering]
+        verdict, reason = state.judge.of_border(a, b, difference, noise, inputs, last, length)
+        pair = replace(pair, verdict=verdict, reason=reason)
+        if verdict != "different":
+            suspects = NO_ORIGINS
+            if verdict == "undecided":
+                suspects = _suspects(state, stretches, a, b).union(*(source.causes for source in noise))
+                _confirm_lost(state, stretches)
+            agreeing = [stretch for stretch in stretches if verdict == "noise" or not stretch.differs]
+            note_agreement(state, agreeing, pair)
+            return Border(stretches, pair), state.known.add_noise(difference, type_of(a, b), suspects, noise)
+    causes = NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
+    for stretch in stretches:
+        # Origins that were suspects so far: from here on their differences are proven.
+        suspects = causes - {stretch.number} if difference.bounds else stretch.earlier_origins() & causes
+        state.rebuilt += [(number, stretch) for number in suspects]
+    state.known.add(difference.contents, causes)
+    return Border(stretches, replace(pair, explained=True), causes, difference.contents), None
+
+
+def _confirm_lost(state: RankState, stretches: Sequence[EnteredStretch]) -> None:
+    """Report the origins because of which one side has no gradient in a stretch.
+
+    Bytes behind the stretch differ. Its gradient may be too small a term of a sum for statistics to prove it.
+    """
+    for stretch in stretches:
+        if stretch.is_known or is_lost_gradient(stretch.stretch):
+            stretch.differs = True
+            draft = state.drafts[stretch.number]
+            draft.hidden, draft.is_proven = False, True
+
+
+def _suspects(state: RankState, stretches: Sequence[EnteredStretch], a: Record, b: Record) -> frozenset[OriginNumber]:
+    """Return the origins of a tensor that leaves stretches, and that differs although its statistics agree.
+
+    They explain later differences that are proven. Without a sign of a difference only operators that compute, and
+    for which the other side runs none, are such origins.
+    """
+    if not are_rearranged(a, b) and not any(stretch.causes for stretch in stretches):
+        stretches = [stretch for stretch in stretches if is_alone(stretch.stretch)]
+    return NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
+
+
+def leave(state: RankState, border: Border) -> None:
+    """Note that a tensor which leaves stretches differs, and that the result of its reader differs too."""
+    drafts = state.drafts.of(border.causes)
+    # A different shape alone does not prove that the values differ.
+    for stretch in border.stretches if border.pair.has_one_shape else ():
+        stretch.differs = True
+        if stretch.number in border.causes:
+            # With gradients, a difference of the forward pass that ended comes back where tensors are read again.
+            # A difference that begins and ends inside of one pass began in this stretch.
+            in_backward = {phase == "backward" for phase in stretch.stretch.phases}
+            is_of_pass = in_backward == {border.pair.record.phase == "backward"}
+            has_cause = state.wiring is not None and not stretch.is_known and (is_of_pass or not state.has_gradients)
+            draft = state.drafts[stretch.number]
+            cause = _cause(state, stretch, border.pair) if has_cause and draft.is_wide(border.pair) else None
+            is_alone = not state.has_gradients and has_cause and border.causes == {stretch.number}
+            draft.add_border(border.pair, cause, is_alone=is_alone)
+        for before in stretch.before:
+            if before.is_open and before.number in border.causes:
+                state.drafts[before.number].add_unknown(border.pair, is_lost=before.is_lost)
+    add_effect(border.pair, drafts)
+
+
+def _cause(state: RankState, entered: EnteredStretch, pair: Pair) -> Stretch:
+    """Return the operators of a stretch from which a tensor that leaves it is computed, but for right operators.
+
+    Operators are right if a tensor computed from them agrees. For example, all layers read one mask, and the
+    results of earlier layers agree; or the result of a norm agrees, and a product of it differs.
+    """
+    assert state.wiring is not None, "the caller checked it"
+    leading = entered.stretch.leading_to(_identities([pair]), state.wiring.flows)
+    agreeing = _identities(entered.agreeing) | _agreeing_inside(state, leading)
+    right = entered.stretch.leading_to(agreeing, state.wiring.flows)
+    return leading.without(right).without_masks().without_common()
+
+
+def _agreeing_inside(state: RankState, stretch: Stretch) -> set[int]:
+    """Return the identities of results inside of a stretch that both programs compute, by any operators.
+
+    Only first outputs count, and all parts of a tensor that is divided. Other outputs are statistics in most cases,
+    such as the mean of a norm. If there is too much to compare, nothing is returned.
+    """
+    here, there = (
+        {
+            record.content: record
+            for operator in side
+            for record in (operator.outputs if is_view(operator.op_type) else operator.outputs[:1])
+            if record.content is not None and is_float_tensor(record)
+        }
+        for side in stretch.operators
+    )
+    pairs = [(a, b) for b in there.values() for a in here.values() if a.shape == b.shape]
+    if sum(b.nbytes or 0 for _, b in pairs) > _MOST_INSIDE:
+        return set()
+    return {id(record) for a, b in pairs if _is_near(state, a, b) for record in (a, b)}
+
+
+def _is_near(state: RankState, a: Record, b: Record) -> bool:
+    """Return True if two tensors differ by little more than rounding. Statistics do not prove it."""
+    difference = state.differences.between(a, b)
+    measure, kind = difference.measure, float_kind(type_of(a, b))
+    if measure is None or kind is None or difference.bounds or measure.nonfinite:
+        return difference.verdict == "equal"
+    return measure.rms > 0 and measure.rel_l2 <= max(_UNITS_NEAR * kind.unit, _LEAST_NEAR)
+
+
+def disregard(state: RankState, border: Border) -> None:
+    """Note that a tensor which leaves stretches differs, and that the result of its reader does not."""
+    note_agreement(state, border.stretches, border.pair)
+    state.known.forget(border.contents)
+
+
+def note_agreement(state: RankState, stretches: Iterable[EnteredStretch], pair: Pair) -> None:
+    """Note that a tensor which leaves stretches agrees."""
+    for stretch in stretches:
+        stretch.agreeing.append(pair)
+        state.drafts[stretch.number].settled = True
+
+
+def _identities(pairs: Iterable[Pair]) -> set[int]:
+    return {id(record) for pair in pairs for record in (pair.actual, pair.reference) if record is not None}
