@@ -188,8 +188,15 @@ class Draft:
 
     @property
     def is_of_input(self) -> bool:
-        """True if an operator reads another tensor, or one of another shape."""
-        return self.pair.record.io == "input" and (self.reshaped or self.kind == "wiring")
+        """True if an operator reads another tensor, or one of another shape or type."""
+        return self.pair.record.io == "input" and (self.pair.verdict == "structure" or self.kind == "wiring")
+
+    @property
+    def is_of_reader(self) -> bool:
+        """True if it changes gradients of inputs of modules only: they depend on all readers of these inputs."""
+        record = self.pair.record
+        is_of_input = record.phase == "backward" and record.io == "output" and self.pair.has_one_shape
+        return is_of_input and not self.changes_gradients
 
     @property
     def is_certain(self) -> bool:

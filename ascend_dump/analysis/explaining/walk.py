@@ -34,6 +34,7 @@ from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.names import without_counterpart
+from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import ALLOCATING, COPIES, operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import has_storages
@@ -288,6 +289,12 @@ class Divergence:
             if ending and position not in leading and differing.causes <= ending:
                 self._ending.update(map(id, (*differing.inputs, *differing.outputs)))
 
+    def _add_ending(self, ended: set[OriginNumber]) -> None:
+        """Note the pairs that differ because of these origins only, from which nothing that differs is computed."""
+        for differing in self._differing.values() if ended else ():
+            if differing.causes and differing.causes <= ended:
+                self._ending.update(map(id, (*differing.inputs, *differing.outputs)))
+
     def inside(self, pair: Pair) -> bool:
         """Return True if a record without a partner is inside a stretch that agrees, or in a pair of results."""
         return pair.how == "" and id(pair.record) in self._inside
@@ -374,19 +381,27 @@ class Divergence:
         if record is not None:
             state = self._state
             causes = frozenset(operators.causes) if any(pair.differs for pair in pairs) else NO_ORIGINS
-            outputs = [pair.verdict for pair in pairs if pair.record.io == "output"]
+            # A module may return more in one program, such as the weights of its attention.
+            outputs = [pair.verdict for pair in pairs if pair.record.io == "output" and pair.verdict != "unmatched"]
             agrees = bool(outputs) and all(verdict in ("equal", "noise") for verdict in outputs)
             # Another input that does not change the result, such as keywords in another order, explains nothing.
             own = {number for number in causes if state.drafts[number].pair.record.op_name == record.op_name}
             ended = {number for number in own if agrees and state.drafts[number].is_of_input}
+            if is_of_module(record):
+                forms = {number for number in ended if state.drafts[number].pair.verdict == "structure"}
+                state.known.disregard(forms)
             is_rounded = not causes and any(pair.verdict == "noise" for pair in pairs)
             ended |= state.modules.end(record, causes - ended, agrees=agrees, is_rounded=is_rounded)
-            is_gradient = record.phase == "backward" and any(pair.differs and pair.has_one_shape for pair in pairs)
+            # Parameters follow from the gradient of an output. The gradient of an input depends on its other readers.
+            of_outputs = [pair for pair in pairs if pair.record.phase == "backward" and pair.record.io == "input"]
+            is_gradient = any(pair.differs and pair.has_one_shape for pair in of_outputs)
             for draft in state.drafts.of(causes if is_gradient else ()):
                 draft.changes_gradients = True
             for draft in state.drafts.of(ended):
                 draft.settled = draft.ends_in_module = True
                 draft.explained_inside = draft.explains
+            passing = {number for number in ended if state.drafts[number].is_of_reader}
+            self._add_ending(passing)
 
     def _broken_pairs(self, match: Match) -> Iterator[Pair]:
         """Yield pairs of the unreadable records, each once in a step: an operator may be in several matches."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.device_formats import shape_in_model
@@ -22,7 +22,7 @@ from ascend_dump.dump_format import Placement
 from ascend_dump.errors import NotSupported
 from ascend_dump.reading import Record
 
-__all__ = ["Match", "OneSided", "OtherSource", "RecordPair", "align", "common", "crossings"]
+__all__ = ["Match", "OneSided", "OtherSource", "RecordPair", "align", "common", "crossings", "in_places"]
 
 #: Maximum number of operators that are aligned at once, because the memory grows with its square.
 _WINDOW = 1 << 12
@@ -80,12 +80,12 @@ class Match(NamedTuple):
             return self.tensors[0]
         if self.is_crossed:
             return list(zip(self.actual.inputs[::-1], self.reference.inputs))
-        return _by_index(self.actual.inputs, self.reference.inputs)
+        return in_places(self.actual.inputs, self.reference.inputs)
 
     @property
     def outputs(self) -> Sequence[RecordPair]:
         """Return the pairs of outputs."""
-        return _by_index(self.actual.outputs, self.reference.outputs) if self.tensors is None else self.tensors[1]
+        return in_places(self.actual.outputs, self.reference.outputs) if self.tensors is None else self.tensors[1]
 
 
 def crossings(matches: Iterable[Match]) -> list[Match]:
@@ -109,11 +109,26 @@ def crossings(matches: Iterable[Match]) -> list[Match]:
     return crossing
 
 
-def _by_index(a: list[Record], b: list[Record]) -> list[RecordPair]:
-    """Return the pairs of records of two operators that have equal indices; None for a missing record."""
-    records_a = {(record.io, record.index): record for record in a}
-    records_b = {(record.io, record.index): record for record in b}
-    return [(records_a.get(key), records_b.get(key)) for key in sorted({*records_a, *records_b})]
+def in_places(a: Sequence[Record], b: Sequence[Record]) -> list[RecordPair]:
+    """Return the pairs of records of two operators that have equal indices; None for a missing record.
+
+    Names of arguments replace the indices if a name has another index on the other side: if one program passes a mask
+    to a module and the other one does not, all later arguments are moved.
+    """
+    by_name = _are_moved(a, b)
+    records_a, records_b = ({_place(record, by_name): record for record in side} for side in (a, b))
+    ordered = sorted({*records_a, *records_b}, key=lambda place: (records_b.get(place) or records_a[place]).index)
+    return [(records_a.get(place), records_b.get(place)) for place in ordered]
+
+
+def _place(record: Record, by_name: bool) -> Hashable:
+    return record.io, (record.argument or record.index) if by_name else record.index
+
+
+def _are_moved(a: Iterable[Record], b: Iterable[Record]) -> bool:
+    """Return True if an argument of one name has two indices in calls of a module."""
+    indices = {_place(record, True): record.index for record in b if is_of_module(record)}
+    return bool(indices) and any(indices.get(_place(record, True), record.index) != record.index for record in a)
 
 
 def align(
@@ -159,7 +174,7 @@ def align(
     else:
         row += _anchors(free_a, free_b, row, flows, matches)
         row += _by_flow(flows, [*matches, *row])
-    keys = (*_keys_of_placements(actual, reference), *_KEYS_OF_PARTS) if parts else _KEYS_IN_GAPS
+    keys = (*_keys_of_placements(actual, reference), *_KEYS_OF_PARTS) if parts else _keys_in_gaps(actual, reference)
     # Ranks may update different parameters. So pairs by parameter are anchors: operators between belong to an update.
     anchors = [*matches, *row] if parts else row
     matches += row
@@ -190,6 +205,34 @@ def _in_same_modules(
             for a, b in zip(of_actual, of_reference):
                 if a.position not in taken[0] and b.position not in taken[1]:
                     yield Match(a, b, "place", 0.9)
+
+
+def _keys_in_gaps(*sides: Sequence[Operator]) -> Sequence[tuple[_Key, str, float]]:
+    """Return the keys for gaps. Module calls of other names are paired in one module of both programs only.
+
+    Layers are alike, so a call in one layer would be paired with a call in the next layer.
+    """
+    calls = [{operator.module_path for operator in side if _name_of_module(operator)} for side in sides]
+    paths = calls[0] & calls[1]
+    if not paths:
+        return _KEYS_IN_GAPS
+
+    def within(key: _Key) -> _Key:
+        return lambda operator: (key(operator), _module_around(operator, paths), _all_shapes(operator))
+
+    return [(within(key) if how == "order" else key, how, confidence) for key, how, confidence in _KEYS_IN_GAPS]
+
+
+def _module_around(operator: Operator, paths: Collection[str]) -> str:
+    """Return the innermost of some module paths around the module of an operator; "" if there is none."""
+    path = operator.module_path.rpartition(".")[0]
+    while path and path not in paths:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def _all_shapes(operator: Operator) -> Hashable:
+    return tuple([_sorted(record.shape) for record in operator.records])
 
 
 def _keys_of_placements(*sides: Sequence[Operator]) -> Sequence[tuple[_Key, str, float]]:
@@ -535,9 +578,14 @@ def _name(operator: Operator) -> Optional[Hashable]:
 
 
 def _name_of_module(operator: Operator) -> Optional[Hashable]:
-    """Return the name of a module call. Its tensors may differ: a module may get no gradient in one program."""
+    """Return the name of a module call, without the levels of wrappers.
+
+    Its tensors may differ: a module may get no gradient in one program. Its class may differ: it may be replaced.
+    """
     record = next(operator.records, None)
-    return (operator.op_name, operator.op_type) if record is not None and is_of_module(record) else None
+    if record is None or not is_of_module(record):
+        return None
+    return operator.module_path, operator.op_name.rpartition("/")[2]
 
 
 def _name_and_contents(operator: Operator) -> Optional[Hashable]:
