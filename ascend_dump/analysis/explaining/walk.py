@@ -26,6 +26,7 @@ from ascend_dump.analysis.explaining.outputs import judge_outputs
 from ascend_dump.analysis.explaining.rank_state import OperatorPair, RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
 from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside, is_lost_gradient
+from ascend_dump.analysis.explaining.updates import UpdateJudge, is_of_update
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
@@ -122,6 +123,7 @@ class Divergence:
         #: Identities of pairs that differ, although everything that is computed from them agrees.
         self._ending: set[int] = set()
         self._inputs = InputJudge(state, reference, wiring)
+        self._updates = UpdateJudge(state, *(() if wiring is None else wiring.operators))
         self._calls = ApiCalls()
         #: Identities of unreadable records of this step that are in a pair already.
         self._broken: set[int] = set()
@@ -146,6 +148,8 @@ class Divergence:
             pairs = [*self._calls.judge(self._state, match), *self._broken_pairs(match)]
             self._count_unreadable(pairs)
             return pairs
+        if is_of_update(match.reference):
+            return self._updates.judge(match)
         match = self._in_one_order(match)
         operators = OperatorPair(match)
         operators.causes |= self._calls.causes_of(match)
@@ -212,6 +216,9 @@ class Divergence:
             pairs.append(Pair(record if of_actual else None, None if of_actual else record, "", 0.0, verdict, reason))
         self._count_unreadable(pairs)
         outputs = [pair for pair in pairs if pair.record.io != "input" and pair.verdict == "unmatched"]
+        if is_of_update(operator):
+            self._updates.only(0 if of_actual else 1, operator, pairs)
+            return pairs
         if operator_class(operator.op_type) in ALLOCATING:
             self._allocated.update(map(id, operator.records))
         if self._state.has_parts:

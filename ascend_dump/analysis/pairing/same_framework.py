@@ -12,8 +12,8 @@ from ascend_dump.analysis.numerics.device_formats import shape_in_model
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import commutes, in_any_order
-from ascend_dump.analysis.operators.next_request import is_of_module
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.next_request import is_of_module, is_update
+from ascend_dump.analysis.operators.operator import Operator, module_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.by_dataflow import pairs_by_flow
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
@@ -574,7 +574,7 @@ def _effect(operator: Operator) -> Hashable:
 
 
 def _name(operator: Operator) -> Optional[Hashable]:
-    return (operator.op_name, _call_site(operator)) if _is_named(operator) else None
+    return (operator.op_name, _call_site(operator)) if _is_named(operator) and not _is_update(operator) else None
 
 
 def _name_of_module(operator: Operator) -> Optional[Hashable]:
@@ -585,12 +585,25 @@ def _name_of_module(operator: Operator) -> Optional[Hashable]:
     record = next(operator.records, None)
     if record is None or not is_of_module(record):
         return None
+    if is_update(record):
+        return _update_of_parameter(operator)
     return operator.module_path, operator.op_name.rpartition("/")[2]
+
+
+def _update_of_parameter(operator: Operator) -> Optional[Hashable]:
+    """Return the name of the parameter that an optimizer updates, without the levels of wrappers."""
+    name = next((record.parameter for record in operator.records if record.parameter), None)
+    return None if name is None else ("update", module_of(name))
 
 
 def _name_and_contents(operator: Operator) -> Optional[Hashable]:
     contents = _contents(operator)
     return (operator.op_name, contents) if _is_named(operator) and contents is not None else None
+
+
+def _is_update(operator: Operator) -> bool:
+    record = next(operator.records, None)
+    return record is not None and is_update(record)
 
 
 def _is_named(operator: Operator) -> bool:
