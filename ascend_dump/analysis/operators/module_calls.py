@@ -182,7 +182,8 @@ class ModuleCalls:
         ended = of_call.difference(*kept) if agrees and module else _NONE
         self._forget(ended)
         if agrees and module:
-            alone = [call for call in self._alone if _is_inside(call.module, record)]
+            calls = (call for call in self._alone if _is_inside(call.module, record))
+            alone = [call for call in calls if call.number not in self._lasting]
             self._alone = [call for call in self._alone if call not in alone]
             self._harmless.update(call.change for call in alone)
             ended |= {call.number for call in alone}

@@ -382,6 +382,55 @@ def test_calls_of_another_shape_end_inside_a_module_whose_output_agrees(tmp_path
     assert places(found.origins) == [("unknown", "blocks.1.up/forward_0", 0)]
 
 
+def test_a_difference_that_ends_in_a_later_step_only_keeps_its_origin(tmp_path: Path) -> None:
+    class Fading(Block):
+        def forward(self, x: Any) -> Any:
+            result = super().forward(x)
+            self.share = 1e-9
+            return result
+
+    def of(path: Path, factor: float) -> Path:
+        torch.manual_seed(0)
+        network, x = Network(), torch.randn(8, 8)
+        network.blocks[1] = Fading()
+        with torch.no_grad(), ascend_dump.capture(network, path=path, steps="0|1", level="module", quiet=True):
+            network.blocks[1].up.weight.mul_(factor)
+            for _ in range(2):
+                network(x)
+        return path
+
+    found = ascend_dump.compare(of(tmp_path / "actual", 1.1), of(tmp_path / "reference", 1.0))
+    assert places(found.origins) == [("unknown", "blocks.1.up/forward_0", 0)]
+
+
+class Weighted(torch.nn.Module):
+    """A layer between, of which one program detaches the weights and calls no module for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.detaches = torch.nn.Linear(16, 16), False
+
+    def forward(self, x: Any) -> Any:
+        if self.detaches:
+            return x * torch.sigmoid(functional.linear(x.detach(), self.gate.weight, self.gate.bias))
+        return x * torch.sigmoid(self.gate(x))
+
+
+def test_a_backward_call_of_one_side_stays_the_origin_though_later_forward_passes_agree(tmp_path: Path) -> None:
+    def of(path: Path, *, detaches: bool) -> Path:
+        torch.manual_seed(0)
+        network, x, y = Network(), torch.randn(8, 8), torch.arange(8) % 4
+        network.blocks[1].between = Weighted()
+        network.blocks[1].between.detaches = detaches
+        with ascend_dump.capture(network, path=path, steps="0|1", level="module", quiet=True):
+            for _ in range(2):
+                functional.cross_entropy(network(x), y).backward()
+        return path
+
+    found = ascend_dump.compare(of(tmp_path / "actual", detaches=True), of(tmp_path / "reference", detaches=False))
+    assert [(one.kind, one.module, one.step) for one in found.origins] == [("structure", "blocks.1.between", 0)]
+
+
 def test_what_a_module_drops_is_no_origin(tmp_path: Path) -> None:
     class Dropping(torch.nn.Module):
         def __init__(self) -> None:

@@ -111,6 +111,26 @@ def test_a_parameter_that_one_program_does_not_update_is_named(reference: Path, 
     assert found.origins[0].module == "2"
 
 
+def test_updates_of_one_module_are_paired_by_parameter(tmp_path: Path) -> None:
+    """Names of updates only number the parameters of a module."""
+
+    class Affine(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor, self.shift = torch.nn.Parameter(torch.ones(16)), torch.nn.Parameter(torch.zeros(16))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.factor + self.shift
+
+    def affine(model: Any, *, is_frozen: bool = False) -> None:
+        model[1] = Affine()
+        model[1].factor.requires_grad_(not is_frozen)
+
+    actual = train(tmp_path / "actual", change=lambda model: affine(model, is_frozen=True))
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", change=affine))
+    assert only_origin(found)[::3] == ("structure", "1.factor is updated in the reference only, or once more")
+
+
 def test_a_parameter_without_an_update_comes_before_the_gradients_that_are_clipped_with_it(tmp_path: Path) -> None:
     clip = lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)  # noqa: E731
     freeze = lambda model: model[2].weight.requires_grad_(False)  # noqa: E731
@@ -173,21 +193,34 @@ def test_a_gradient_with_nan_differs(reference: Path, tmp_path: Path) -> None:
     assert "2.bias.grad: norm inf instead of" in only_origin(found)[3]
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
-def test_a_gradient_that_is_rounding_alone_is_no_evidence(tmp_path: Path, optimizer: Any) -> None:
+class Shifted(torch.nn.BatchNorm1d):
     """The gradient of a bias before a norm is rounding, of which Adam makes full steps."""
 
-    class Shifted(torch.nn.BatchNorm1d):
-        shift = 0.0
+    shift = 0.0
 
-        def forward(self, x: Any) -> Any:
-            return super().forward(x + self.shift - self.shift)
+    def forward(self, x: Any) -> Any:
+        return super().forward(x + self.shift - self.shift)
 
-    def normed(model: Any, shift: float = 0.0) -> None:
-        model[1] = Shifted(16)
-        model[1].shift = shift
 
+def normed(model: Any, shift: float = 0.0) -> None:
+    model[1] = Shifted(16)
+    model[1].shift = shift
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
+def test_a_gradient_that_is_rounding_alone_is_no_evidence(tmp_path: Path, optimizer: Any) -> None:
     settings = {"optimizer": optimizer, "rate": 0.01, "steps": 1}
     actual = train(tmp_path / "actual", change=lambda model: normed(model, 0.5), **settings)
     found = ascend_dump.compare(actual, train(tmp_path / "reference", change=normed, **settings))
     assert (found.verdict, found.origins) == ("noise", ())
+
+
+def test_another_setting_of_the_optimizer_explains_small_differences_beside_rounding(tmp_path: Path) -> None:
+    rounded = lambda model: normed(model, 0.5)  # noqa: E731
+    actual = train(tmp_path / "actual", optimizer=torch.optim.Adam, rate=0.0102, change=rounded)
+    found = ascend_dump.compare(
+        actual, train(tmp_path / "reference", optimizer=torch.optim.Adam, rate=0.01, change=normed)
+    )
+    assert only_origin(found)[:3] == ("unknown", "0/update_0", 0)
+    outputs = [pair for pair in found.pairs if pair.record.op_name == "2/forward_0" and pair.record.io == "output"]
+    assert [(pair.record.step, pair.verdict, pair.explained) for pair in outputs][1:] == [(1, "different", True)]
