@@ -19,7 +19,7 @@ from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.tensor_pair import type_of
 from ascend_dump.analysis.operators.next_request import is_update
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, module_of
 from ascend_dump.analysis.pairing.same_framework import Match
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -68,7 +68,9 @@ class UpdateJudge:
     def __init__(self, state: RankState, *sides: Sequence[Operator]) -> None:
         """sides: all operators of actual and of the reference"""
         self._state = state
-        self._are_recorded = all(any(map(is_of_update, side)) for side in sides)
+        names = [{_name_of_update(operator) for operator in side if is_of_update(operator)} for side in sides]
+        #: False if one side records no updates, or if both update parameters of names that the other side has not.
+        self._have_names = len(names) == 2 and all(names) and not (names[0] - names[1] and names[1] - names[0])
         records = [record for side in sides for operator in side for record in operator.records]
         norms = (_norm(record) for record in records if is_update(record) and _is_gradient(record))
         #: The origins of this step by their titles.
@@ -94,13 +96,10 @@ class UpdateJudge:
         return [pair for pair in pairs if pair.verdict not in ("equal", "undecided")]
 
     def only(self, side: int, operator: Operator, pairs: Iterable[Pair]) -> None:
-        """Note an update that only one program makes (0: actual), though both call the module of the parameter.
-
-        It is an origin if modules differ in the next step.
-        """
+        """Note an update that only one program makes (0: actual): an origin if modules differ in the next step."""
         state = self._state
         pair = next(iter(pairs), None)
-        if pair is None or not self._are_recorded or not state.modules.has_called(pair.record):
+        if pair is None or not self._have_names:
             return
         name, where = _name_of(pair.record), "the reference" if side else "actual"
         title = f"parameters are updated in {where} only, or once more, such as"
@@ -167,6 +166,11 @@ def is_of_update(operator: Operator) -> bool:
     """Return True for the update of a parameter in a dump of `level="module"`."""
     record = next(operator.records, None)
     return record is not None and is_update(record)
+
+
+def _name_of_update(operator: Operator) -> str:
+    names = (record.parameter for record in operator.records if record.parameter)
+    return module_of(next(names, ""))
 
 
 def _is_gradient(record: Record) -> bool:

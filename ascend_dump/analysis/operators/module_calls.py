@@ -140,10 +140,6 @@ class ModuleCalls:
         self._origins.update(origins)
         self._of_gradients.update(origins)
 
-    def has_called(self, record: Record) -> bool:
-        """Return True if both programs have called the module of a record in this step."""
-        return (record.module or "") in self._called
-
     def add_alone(self, record: Record, number: int) -> None:
         """Add a call that only one of two programs makes. record: a record of the call."""
         if is_of_module(record):

@@ -164,6 +164,7 @@ def align(
     matches: list[Match] = _mapped(actual, reference, mapping or {})
     is_graph = not any("::" in operator.op_type for operator in reference)
     _unordered(actual, reference, _KEYS_IN_GRAPHS if is_graph else _KEYS_OF_UPDATES, matches)
+    _unordered(*_called_as_often(actual, reference), ((_name_of_module, "name", 0.9),), matches)
     free_a, free_b = _unmatched(actual, reference, matches)
     equal = _patience([_contents(operator) for operator in free_a], [_contents(operator) for operator in free_b])
     row = [Match(free_a[i], free_b[j], "content", 1.0) for i, j in equal]
@@ -205,6 +206,24 @@ def _in_same_modules(
             for a, b in zip(of_actual, of_reference):
                 if a.position not in taken[0] and b.position not in taken[1]:
                     yield Match(a, b, "place", 0.9)
+
+
+def _called_as_often(*sides: Sequence[Operator]) -> tuple[list[Operator], list[Operator]]:
+    """Return the calls of modules that both programs call equally often, and the updates of parameters, of both sides.
+
+    Names number the calls of a module. If one program makes a call less, the numbers of later calls are moved.
+    """
+    calls = [[operator for operator in side if _name_of_module(operator) is not None] for side in sides]
+    here, there = (Counter(map(_pass_of_module, side)) for side in calls)
+    actual, reference = (
+        [call for call in side if _is_update(call) or here[_pass_of_module(call)] == there[_pass_of_module(call)]]
+        for side in calls
+    )
+    return actual, reference
+
+
+def _pass_of_module(call: Operator) -> Hashable:
+    return call.module_path, call.op_name.rpartition("/")[2].partition("_")[0]
 
 
 def _keys_in_gaps(*sides: Sequence[Operator]) -> Sequence[tuple[_Key, str, float]]:
@@ -618,7 +637,6 @@ _KEYS_IN_GRAPHS: Sequence[tuple[_Key, str, float]] = (
     (_name_and_contents, "content", 1.0),
     (_contents, "content", 0.95),
     (_name, "name", 0.9),
-    (_name_of_module, "name", 0.9),
 )
 #: Parameters are updated in any order.
 _KEYS_OF_UPDATES: Sequence[tuple[_Key, str, float]] = ((_update, "parameter", 0.95),)

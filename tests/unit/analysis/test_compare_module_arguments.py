@@ -230,6 +230,33 @@ def test_a_module_of_another_class_is_paired_though_it_returns_more(reference: P
     assert outputs[1::2] == ["unmatched", "unmatched"]
 
 
+def test_a_call_that_one_program_lacks_does_not_move_the_later_calls_of_the_module(tmp_path: Path) -> None:
+    class Timed(torch.nn.Module):
+        """A layer that calls one activation for its input, for a time, and for its sum."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.time, self.last = torch.nn.Linear(SIZE, SIZE), torch.nn.Linear(3, SIZE), Mlp()
+            self.activation, self.is_activated = torch.nn.SiLU(), True
+
+        def forward(self, x: Any) -> Any:
+            x, time = self.first(self.activation(x)), torch.ones(1, 3)
+            x = x + self.time(self.activation(time) if self.is_activated else time)
+            return self.last(self.activation(x)).mean(1)
+
+    def forgotten(network: Any) -> None:
+        network.is_activated = False
+
+    batch = lambda: (torch.randn(4, 6, SIZE), torch.arange(4))  # noqa: E731
+    sides = [
+        dump_training(tmp_path / name, Timed, batch, change, level="module", quiet=True, steps=1)
+        for name, change in (("actual", forgotten), ("reference", None))
+    ]
+    found = ascend_dump.compare(*sides)
+    assert [(origin.kind, origin.op_name) for origin in found.origins] == [("structure", "activation/forward_1")]
+    assert "SiLU runs in the reference only" in found.origins[0].evidence
+
+
 def test_a_module_in_a_wrapper_is_paired_by_its_path(reference: Path, tmp_path: Path) -> None:
     class Wrapper(torch.nn.Module):
         def __init__(self) -> None:

@@ -173,6 +173,28 @@ def test_an_optimizer_by_hand_is_unmatched(reference: Path, tmp_path: Path) -> N
     assert (found.verdict, found.origins) == ("unmatched", ())
 
 
+def test_an_optimizer_that_is_not_recorded_is_no_origin(reference: Path, tmp_path: Path) -> None:
+    found = ascend_dump.compare(train(tmp_path / "actual", optimizer=ByHand, rate=0.2), reference)
+    assert only_origin(found)[:3] == ("unknown", "0/forward_0", 1)
+
+
+def test_parameters_of_other_names_are_no_origin_beside_another_setting(reference: Path, tmp_path: Path) -> None:
+    class Own(torch.nn.Module):
+        def __init__(self, linear: Any) -> None:
+            super().__init__()
+            self.upper, self.lower = (torch.nn.Parameter(part.detach().clone()) for part in linear.weight.chunk(2))
+            self.offset = linear.bias
+
+        def forward(self, x: Any) -> Any:
+            return functional.linear(x, torch.cat([self.upper, self.lower]), self.offset)
+
+    def own(model: Any) -> None:
+        model[0] = Own(model[0])
+
+    found = ascend_dump.compare(train(tmp_path / "actual", change=own, rate=0.2), reference)
+    assert only_origin(found)[0] == "unknown"
+
+
 def test_a_wrong_module_explains_all_updates(reference: Path, tmp_path: Path) -> None:
     def wrong(model: Any) -> None:
         with torch.no_grad():
