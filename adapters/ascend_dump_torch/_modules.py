@@ -49,7 +49,7 @@ class _ModuleCall(msgspec.Struct, eq=False):
                      the step
     items            the records of its forward pass so far; those of keyword arguments are added when it returns,
                      because PyTorch passes them to hooks only then
-    input_tensors    its input tensors
+    input_tensors    its input tensors, with the names of those that are keyword arguments
     outer            the call that contains this call, or None
     inside           the calls inside this call that wait for gradients
     inputs           number of its input tensors whose gradients it waits for in a backward pass
@@ -67,7 +67,7 @@ class _ModuleCall(msgspec.Struct, eq=False):
     selected: bool
     outer: Optional[_ModuleCall]
     items: list[Item] = []
-    input_tensors: list[torch.Tensor] = []
+    input_tensors: list[tuple[str, torch.Tensor]] = []
     inside: list[_ModuleCall] = []
     inputs: int = 0
     outputs: int = 0
@@ -99,7 +99,7 @@ class _Gradient(NamedTuple):
 
     io        "input" for the gradient of an output, "output" for the gradient of an input
     position  index among the outputs or inputs of the call
-    name      name of the output
+    name      name of the output, or of the keyword argument
     """
 
     call: _ModuleCall
@@ -263,11 +263,11 @@ class ModuleRecorder:
 
     def _add_inputs(self, call: _ModuleCall, values: Any, prefix: str) -> None:
         for name, tensor in _tensors(values, prefix):
+            # A name such as "[0]" would only repeat the index.
+            label = "" if name.startswith("[") else name
             if self._session.records_inputs:
-                # A name such as "[0]" would only repeat the index.
-                label = "" if name.startswith("[") else name
                 call.items.append(self._item(call.op, tensor, "input", len(call.input_tensors), label))
-            call.input_tensors.append(tensor)
+            call.input_tensors.append((label, tensor))
 
     def _watch(self, call: _ModuleCall, outputs: list[tuple[str, torch.Tensor]]) -> None:
         """Wait for the gradients of the inputs and outputs of a call that has returned."""
@@ -276,8 +276,8 @@ class ModuleRecorder:
         if outputs and not awaited:
             return  # the call is not part of a backward pass: gradients of its inputs would come from other readers
         if self._session.records_outputs:
-            for index, tensor in enumerate(inputs):
-                call.inputs += self._wait_for(_Gradient(call, "output", index, ""), tensor)
+            for index, (name, tensor) in enumerate(inputs):
+                call.inputs += self._wait_for(_Gradient(call, "output", index, name), tensor)
         # Gradients of outputs are waited for even if they are not recorded: they show that the call is part of the
         # backward pass.
         if self._session.records_inputs or call.inputs:

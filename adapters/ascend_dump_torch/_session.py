@@ -131,7 +131,7 @@ class TorchSession(Session):
             self._updates = OptimizerSteps(self._updated, target, is_lazy=target is not None)
         self._modules = ModuleRecorder(self) if request.level == "module" else None
         self._norms: Optional[ParameterNorms] = None
-        if self._modules is not None and request.data == "stats" and "l2norm" in (request.stats or ("l2norm",)):
+        if self._modules is not None and "l2norm" in (request.stats or ("l2norm",)):
             self._norms = ParameterNorms(self, request.stats)
         if target is not None:
             self._watch = Watch(target, self._target_called)

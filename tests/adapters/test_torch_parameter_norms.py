@@ -150,7 +150,7 @@ def test_a_gradient_with_nan_has_all_its_statistics(tmp_path: Path) -> None:
         ({"mode": "input"}, {"2.bias", "2.bias.grad", "2.weight", "2.weight.grad"}),
         ({"mode": "output"}, {"change of 2.bias", "change of 2.weight"}),
         ({"stats": ("max",)}, set()),
-        ({"data": "tensor"}, set()),
+        ({"data": "tensor", "mode": "output"}, {"change of 2.bias", "change of 2.weight"}),
     ],
 )
 def test_settings_apply(settings: dict[str, Any], labels: set[str], tmp_path: Path) -> None:

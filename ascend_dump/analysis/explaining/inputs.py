@@ -49,6 +49,7 @@ _UNREAD = "memory that the operator overwrites without reading it"
 #: Operators whose second input has the classes of the rows of their first input.
 _LOSSES = ("nll_loss_forward", "nll_loss2d_forward", "cross_entropy_loss")
 _SHAPE = "the operator reads only its shape and type"
+_NO_EFFECT = "another tensor, from which an earlier operator computed the same"
 
 
 class _JudgedInput(NamedTuple):
@@ -201,6 +202,8 @@ class InputJudge:
         """Return the judged input if its difference, or its noise, is known; else None."""
         causes, noise = self._state.known.look_up(a, b, difference)
         if causes is not None:
+            if not causes:
+                return _JudgedInput(replace(pair, verdict="noise", explained=True, reason=_NO_EFFECT))
             if difference.verdict != "structure" and self._state.drafts.are_undefined(causes):
                 return _JudgedInput(replace(pair, verdict="noise", explained=True, reason=FOLLOWS_UNDEFINED), causes)
             return _JudgedInput(replace(pair, explained=True, reason=FOLLOWS), causes)

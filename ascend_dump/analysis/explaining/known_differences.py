@@ -151,6 +151,12 @@ class KnownDifferences:
                 if remaining and len(remaining) < len(causes):
                     causes_of[contents] = remaining
 
+    def disregard(self, ended: Collection[OriginNumber]) -> None:
+        """Note that the differences of inputs change no result. From now on they have no origins."""
+        for contents, causes in self._causes.items() if ended else ():
+            if causes and causes <= set(ended):
+                self._causes[contents] = NO_ORIGINS
+
     def is_noise(self, contents: Optional[_Contents]) -> bool:
         return contents in self._noise
 

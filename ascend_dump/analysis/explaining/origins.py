@@ -10,7 +10,7 @@ from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_source, is_view
-from ascend_dump.analysis.operators.next_request import is_of_module, layers_of
+from ascend_dump.analysis.operators.next_request import is_of_module, is_update, layers_of
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import COLLECTIVES, COPIES, operator_class, writes
 from ascend_dump.analysis.pairing.stretches import Stretch
@@ -194,8 +194,15 @@ class Draft:
 
     @property
     def is_of_input(self) -> bool:
-        """True if an operator reads another tensor, or one of another shape."""
-        return self.pair.record.io == "input" and (self.reshaped or self.kind == "wiring")
+        """True if an operator reads another tensor, or one of another shape or type."""
+        return self.pair.record.io == "input" and (self.pair.verdict == "structure" or self.kind == "wiring")
+
+    @property
+    def is_of_reader(self) -> bool:
+        """True if it changes gradients of inputs of modules only: they depend on all readers of these inputs."""
+        record = self.pair.record
+        is_of_input = record.phase == "backward" and record.io == "output" and self.pair.has_one_shape
+        return is_of_input and not self.changes_gradients
 
     @property
     def is_certain(self) -> bool:
@@ -502,6 +509,8 @@ def _next_request(draft: Draft) -> dict[str, Any]:
     request["data"] = "tensor"
     if record.step is not None:
         request["steps"] = str(record.step)
+        if is_update(record):
+            request.pop("layers", None)  # the operators of an optimizer belong to no module
         if draft.since is not None:
             # Both steps, and all operators: the update between them has no module.
             request.pop("layers", None)

@@ -261,7 +261,8 @@ def _judge_values(
     verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal)
     if verdict == "undecided" and causes and _is_as_far_off(operators, measure):
         verdict = "different"
-    if verdict == "different" and not causes and state.modules.may_have_drifted(b, measure):
+    is_explained = bool(causes or state.modules.of_output(b))
+    if verdict == "different" and not is_explained and state.modules.may_have_drifted(b, measure):
         verdict, reason = "undecided", DRIFTED
     aligned = _aligned(state, match, a, b) if verdict == "different" and state.judge.of_parts else None
     if aligned is not None:

@@ -27,7 +27,7 @@ from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences
 from ascend_dump.analysis.operators.module_calls import ModuleCalls
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.same_framework import Match, in_places
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.common.units import counted
 from ascend_dump.reading import Record
@@ -74,17 +74,23 @@ class Caller(NamedTuple):
 
     module  its path; None for the program that calls the outermost module
     pair    an input that this call passes on, and that differs already; None if the input of the inner module is first
+    others  its inputs of another shape or type, and those that one program does not pass
     """
 
     module: Optional[str]
     pair: Optional[Pair] = None
+    others: tuple[Pair, ...] = ()
 
     @property
     def evidence(self) -> list[str]:
         if self.module is None:
             return ["the model is called with it"]
         name = self.module or "the model"
-        return [f"computed inside of {name}, whose inputs agree, by functions between the modules that it calls"]
+        inputs = "whose other inputs agree" if self.others else "whose inputs agree"
+        return [
+            f"computed inside of {name}, {inputs}, by functions between the modules that it calls",
+            *(f"{pair.record.label}{_argument_of(pair.record)}: {pair.reason}" for pair in self.others),
+        ]
 
 
 @dataclass
@@ -206,15 +212,16 @@ class RankState:
             pair = self._differing_input(match, *calls)
             if pair is not None:
                 return Caller(None if caller is None else caller.module, pair)
-            caller = Caller(calls[1].module or "")
+            inputs = [self.compare(match, a, b)[1] for a, b in in_places(calls[0].inputs, calls[1].inputs)]
+            others = [other for other in inputs if other.verdict in ("structure", "unmatched")]
+            caller = Caller(calls[1].module or "", others=tuple(others))
         return caller
 
     def _differing_input(self, match: Match, actual: Operator, reference: Operator) -> Optional[Pair]:
         """Return the first input of an outer call that differs by more than rounding; None if there is none."""
-        sides = [{record.index: record for record in operator.inputs} for operator in (actual, reference)]
-        for index, b in sides[1].items():
-            difference, pair = self.compare(match, sides[0].get(index), b)
-            if pair.actual is None or difference.measure is None or difference.verdict != "different":
+        for a, b in in_places(actual.inputs, reference.inputs):
+            difference, pair = self.compare(match, a, b)
+            if b is None or pair.actual is None or difference.measure is None or difference.verdict != "different":
                 continue
             verdict, reason = self.judge.of_input(pair.actual, b, difference, self.known.largest)
             if verdict == "different":
@@ -271,6 +278,10 @@ class RankState:
         if not self.unreadable:
             return []
         return [f"{counted(self.unreadable, 'earlier record')} could not be read: the cause may be among them"]
+
+
+def _argument_of(record: Record) -> str:
+    return f" ({record.argument})" if record.argument else ""
 
 
 def extent(measure: Optional[Measure]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.measure import Measure
-from ascend_dump.analysis.operators.next_request import is_of_module
+from ascend_dump.analysis.operators.next_request import is_of_module, is_update
 from ascend_dump.reading import Record
 from ascend_dump.report.findings import KINDS
 
@@ -204,7 +204,8 @@ class Origin(_OfOperator):
             return self.caller
         record = self.pair.record
         is_of_one_side = self.pair.actual is None or self.pair.reference is None
-        if self.kind == "structure" and is_of_one_side and record.module and is_of_module(record):
+        is_call = is_of_module(record) and not is_update(record)
+        if self.kind == "structure" and is_of_one_side and record.module and is_call:
             return record.module.rpartition(".")[0]
         owner = (record.parameter or "").rpartition(".")[0] if self.kind == "parameter" else ""
         # A parameter of another program than the module's, such as the state of an optimizer, has another path.

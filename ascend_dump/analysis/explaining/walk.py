@@ -28,6 +28,7 @@ from ascend_dump.analysis.explaining.outputs import judge_outputs
 from ascend_dump.analysis.explaining.rank_state import RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
 from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside, is_lost_gradient
+from ascend_dump.analysis.explaining.updates import UpdateJudge, is_of_update
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
@@ -36,6 +37,7 @@ from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.names import without_counterpart
+from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import ALLOCATING, COPIES, operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import has_storages
@@ -124,6 +126,7 @@ class Divergence:
         #: Identities of pairs that differ, although everything that is computed from them agrees.
         self._ending: set[int] = set()
         self._inputs = InputJudge(state, reference, wiring)
+        self._updates = UpdateJudge(state, *(() if wiring is None else wiring.operators))
         self._calls = ApiCalls()
         #: Identities of unreadable records of this step that are in a pair already.
         self._broken: set[int] = set()
@@ -148,6 +151,8 @@ class Divergence:
             pairs = [*self._calls.judge(self._state, match), *self._broken_pairs(match)]
             self._count_unreadable(pairs)
             return pairs
+        if is_of_update(match.reference):
+            return self._updates.judge(match)
         match = self._in_one_order(match)
         self._state.missed.add_match(match)
         operators = OperatorPair(match)
@@ -215,6 +220,9 @@ class Divergence:
             pairs.append(Pair(record if of_actual else None, None if of_actual else record, "", 0.0, verdict, reason))
         self._count_unreadable(pairs)
         outputs = [pair for pair in pairs if pair.record.io != "input" and pair.verdict == "unmatched"]
+        if is_of_update(operator):
+            self._updates.only(0 if of_actual else 1, operator, pairs)
+            return pairs
         if operator_class(operator.op_type) in ALLOCATING:
             self._allocated.update(map(id, operator.records))
         if self._state.has_parts:
@@ -297,6 +305,12 @@ class Divergence:
                 self._rebuilt.setdefault(name, Rebuilt(name, 0, 0))
         for position, differing in self._differing.items():
             if ending and position not in leading and differing.causes <= ending:
+                self._ending.update(map(id, (*differing.inputs, *differing.outputs)))
+
+    def _add_ending(self, ended: set[OriginNumber]) -> None:
+        """Note the pairs that differ because of these origins only, from which nothing that differs is computed."""
+        for differing in self._differing.values() if ended else ():
+            if differing.causes and differing.causes <= ended:
                 self._ending.update(map(id, (*differing.inputs, *differing.outputs)))
 
     def inside(self, pair: Pair) -> bool:
@@ -385,19 +399,27 @@ class Divergence:
         if record is not None:
             state = self._state
             causes = frozenset(operators.causes) if any(pair.differs for pair in pairs) else NO_ORIGINS
-            outputs = [pair.verdict for pair in pairs if pair.record.io == "output"]
+            # A module may return more in one program, such as the weights of its attention.
+            outputs = [pair.verdict for pair in pairs if pair.record.io == "output" and pair.verdict != "unmatched"]
             agrees = bool(outputs) and all(verdict in ("equal", "noise") for verdict in outputs)
             # Another input that does not change the result, such as keywords in another order, explains nothing.
             own = {number for number in causes if state.drafts[number].pair.record.op_name == record.op_name}
             ended = {number for number in own if agrees and state.drafts[number].is_of_input}
+            if is_of_module(record):
+                forms = {number for number in ended if state.drafts[number].pair.verdict == "structure"}
+                state.known.disregard(forms)
             is_rounded = not causes and any(pair.verdict == "noise" for pair in pairs)
             ended |= state.modules.end(record, causes - ended, agrees=agrees, is_rounded=is_rounded)
-            is_gradient = record.phase == "backward" and any(pair.differs and pair.has_one_shape for pair in pairs)
+            # Parameters follow from the gradient of an output. The gradient of an input depends on its other readers.
+            of_outputs = [pair for pair in pairs if pair.record.phase == "backward" and pair.record.io == "input"]
+            is_gradient = any(pair.differs and pair.has_one_shape for pair in of_outputs)
             for draft in state.drafts.of(causes if is_gradient else ()):
                 draft.changes_gradients = True
             for draft in state.drafts.of(ended):
                 draft.settled = draft.ends_in_module = True
                 draft.explained_inside = draft.explains
+            passing = {number for number in ended if state.drafts[number].is_of_reader}
+            self._add_ending(passing)
 
     def _broken_pairs(self, match: Match) -> Iterator[Pair]:
         """Yield pairs of the unreadable records, each once in a step: an operator may be in several matches."""

@@ -26,7 +26,7 @@ class Wiring:
     """The sources of the inputs of both programs in one step."""
 
     def __init__(self, actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]) -> None:
-        self._operators = actual, reference
+        self.operators = actual, reference
         #: For each side: the positions of its paired operators, with the position of the pair in the reference.
         self.partners = (
             {match.actual.position: match.reference.position for match in matches},
@@ -36,7 +36,7 @@ class Wiring:
     @cached_property
     def flows(self) -> Flows:
         """The data flow of both programs."""
-        return DataFlow(self._operators[0]), DataFlow(self._operators[1])
+        return DataFlow(self.operators[0]), DataFlow(self.operators[1])
 
     @cached_property
     def last_paired(self) -> tuple[int, int]:
@@ -47,7 +47,7 @@ class Wiring:
     def first_reads(self) -> tuple[dict[str, Record], dict[str, Record]]:
         """For each side, by the name of a parameter: its first record, which is an output if it is written first."""
         found: tuple[dict[str, Record], dict[str, Record]] = ({}, {})
-        for operators, reads in zip(self._operators, found):
+        for operators, reads in zip(self.operators, found):
             for operator in operators:
                 for record in operator.records:
                     if record.parameter:
@@ -64,7 +64,7 @@ class Wiring:
                 for record in operator.records
                 if record.parameter and record.parameter.endswith(_GRADIENT)
             }
-            for operators in self._operators
+            for operators in self.operators
         )
         names = here ^ there if here and there else set()
         return {name.removesuffix(_GRADIENT).rpartition(".")[0] for name in names}
@@ -75,7 +75,7 @@ class Wiring:
         return self._named(0), self._named(1)
 
     def _named(self, side: int) -> dict[int, str]:
-        records = (record for operator in self._operators[side] for record in operator.records if record.parameter)
+        records = (record for operator in self.operators[side] for record in operator.records if record.parameter)
         return {storage[0]: record.parameter or "" for record in records if (storage := storage_of(record)) is not None}
 
     @cached_property
@@ -86,7 +86,7 @@ class Wiring:
         """
         names = tuple(
             {name for operator in operators for record in operator.records if (name := parameter_name(record))}
-            for operators in self._operators
+            for operators in self.operators
         )
         own = names[0] - names[1], names[1] - names[0]
         return own if all(own) else (set(), set())
@@ -136,11 +136,9 @@ class Wiring:
             return []
         calls: dict[str, tuple[Operator, Operator]] = {}
         actual = {
-            position: operator
-            for operator in self._operators[0]
-            if (position := self._partner_of(operator)) is not None
+            position: operator for operator in self.operators[0] if (position := self._partner_of(operator)) is not None
         }
-        for operator in self._operators[1][match.reference.position + 1 :]:
+        for operator in self.operators[1][match.reference.position + 1 :]:
             outer, partner = operator.module or "", actual.get(operator.position)
             is_around = not outer or module.startswith(f"{outer}.")
             if is_around and partner is not None and operator.phase == phase and any(operator.inputs):
@@ -195,7 +193,7 @@ class Wiring:
     def _written(self) -> tuple[set[object], set[object]]:
         """For each side: the contents of all outputs."""
         sides: list[set[object]] = [
-            {output.content for one in operators for output in one.outputs} for operators in self._operators
+            {output.content for one in operators for output in one.outputs} for operators in self.operators
         ]
         return sides[0], sides[1]
 
@@ -209,7 +207,7 @@ class Wiring:
                 if writes(one.op_type)
                 for output in one.outputs
             }
-            for side, operators in enumerate(self._operators)
+            for side, operators in enumerate(self.operators)
         ]
         return sides[0], sides[1]
 
@@ -227,5 +225,5 @@ class Wiring:
         root = source.root
         if root is None or root.position == OUTSIDE:
             return self.named(side, source.record)
-        label = self._operators[side][root.position].label
+        label = self.operators[side][root.position].label
         return label if root.output == 0 else f"output {root.output} of {label}"

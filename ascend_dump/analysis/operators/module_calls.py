@@ -55,6 +55,9 @@ class ModuleCalls:
         #: made parameters wrong.
         self._of_gradients: set[int] = set()
         self._of_updates: set[int] = set()
+        #: Origins whose differences did not end in an earlier step. So they are no less origins if they end in a later
+        #: step, where the rounding of updates hides small differences.
+        self._lasting: set[int] = set()
         self._of_module: dict[str, frozenset[int]] = {}
         #: For backward (True) and forward (False): the wrong calls whose outer calls have not ended yet. Each has its
         #: module path and its origins.
@@ -123,6 +126,20 @@ class ModuleCalls:
         before = self._before if is_same else self._step
         return None if before is None or before[0] != record.run else before[1]
 
+    def of_update(self, record: Record) -> frozenset[int]:
+        """Return the possible origins of a wrong update of a parameter of the module of a record.
+
+        Its gradient may differ because of a difference inside of a module whose output agrees, or be lost.
+        """
+        module = record.module or ""
+        lost = {self._without_gradient[module]} if module in self._without_gradient else _NONE
+        return frozenset(self._origins or self._of_module.get(module) or lost)
+
+    def add_update(self, origins: Collection[int]) -> None:
+        """Note the origins of a wrong update of a parameter, which modules read in later steps."""
+        self._origins.update(origins)
+        self._of_gradients.update(origins)
+
     def add_alone(self, record: Record, number: int) -> None:
         """Add a call that only one of two programs makes. record: a record of the call."""
         if is_of_module(record):
@@ -157,10 +174,12 @@ class ModuleCalls:
         inside = self._inside.setdefault(backward, [])
         of_call = _NONE.union(origins, *(causes for name, causes in inside if _is_inside(name, record)))
         inside[:] = (call for call in inside if not _is_inside(call[0], record))
-        ended = of_call.difference(origins, *(causes for _, causes in inside)) if agrees and module else _NONE
+        kept = (origins, self._lasting, *(causes for _, causes in inside))
+        ended = of_call.difference(*kept) if agrees and module else _NONE
         self._forget(ended)
         if agrees and module:
-            alone = [call for call in self._alone if _is_inside(call.module, record)]
+            calls = (call for call in self._alone if _is_inside(call.module, record))
+            alone = [call for call in calls if call.number not in self._lasting]
             self._alone = [call for call in self._alone if call not in alone]
             self._harmless.update(call.change for call in alone)
             ended |= {call.number for call in alone}
@@ -188,6 +207,7 @@ class ModuleCalls:
             self._is_rounded = False
             self._outer.clear()
             self._called.clear()
+            self._lasting |= self._origins
             self._of_updates |= self._of_gradients
             self._of_gradients.clear()
             self._of_step.clear()

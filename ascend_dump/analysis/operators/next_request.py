@@ -8,7 +8,7 @@ from typing import Optional
 
 from ascend_dump.reading import Record
 
-__all__ = ["is_of_module", "layers_of"]
+__all__ = ["is_of_module", "is_update", "layers_of"]
 
 #: Names of module calls in dumps of `level="module"`, and of updates of their parameters.
 _CALL = re.compile(r"(?:(?P<module>.+)/)?(?:forward|backward|update)_\d+")
@@ -17,6 +17,11 @@ _CALL = re.compile(r"(?:(?P<module>.+)/)?(?:forward|backward|update)_\d+")
 def is_of_module(record: Record) -> bool:
     """Return True if a record of `level="module"` belongs to a module call or a parameter, and not to an operator."""
     return "::" not in record.op_type and record.module is not None and _module(record.op_name) == record.module
+
+
+def is_update(record: Record) -> bool:
+    """Return True if a record of `level="module"` is a norm of a parameter at an optimizer step."""
+    return record.op_name.rpartition("/")[2].startswith("update_") and is_of_module(record)
 
 
 def layers_of(record: Record, names: Iterable[str]) -> tuple[str, ...]:

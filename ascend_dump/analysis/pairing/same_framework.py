@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.device_formats import shape_in_model
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import commutes, in_any_order
-from ascend_dump.analysis.operators.next_request import is_of_module
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.next_request import is_of_module, is_update
+from ascend_dump.analysis.operators.operator import Operator, module_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.by_dataflow import pairs_by_flow
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
@@ -22,7 +22,7 @@ from ascend_dump.dump_format import Placement
 from ascend_dump.errors import NotSupported
 from ascend_dump.reading import Record
 
-__all__ = ["Match", "OneSided", "OtherSource", "RecordPair", "align", "common", "crossings"]
+__all__ = ["Match", "OneSided", "OtherSource", "RecordPair", "align", "common", "crossings", "in_places"]
 
 #: Maximum number of operators that are aligned at once, because the memory grows with its square.
 _WINDOW = 1 << 12
@@ -80,12 +80,12 @@ class Match(NamedTuple):
             return self.tensors[0]
         if self.is_crossed:
             return list(zip(self.actual.inputs[::-1], self.reference.inputs))
-        return _by_index(self.actual.inputs, self.reference.inputs)
+        return in_places(self.actual.inputs, self.reference.inputs)
 
     @property
     def outputs(self) -> Sequence[RecordPair]:
         """Return the pairs of outputs."""
-        return _by_index(self.actual.outputs, self.reference.outputs) if self.tensors is None else self.tensors[1]
+        return in_places(self.actual.outputs, self.reference.outputs) if self.tensors is None else self.tensors[1]
 
 
 def crossings(matches: Iterable[Match]) -> list[Match]:
@@ -109,11 +109,26 @@ def crossings(matches: Iterable[Match]) -> list[Match]:
     return crossing
 
 
-def _by_index(a: list[Record], b: list[Record]) -> list[RecordPair]:
-    """Return the pairs of records of two operators that have equal indices; None for a missing record."""
-    records_a = {(record.io, record.index): record for record in a}
-    records_b = {(record.io, record.index): record for record in b}
-    return [(records_a.get(key), records_b.get(key)) for key in sorted({*records_a, *records_b})]
+def in_places(a: Sequence[Record], b: Sequence[Record]) -> list[RecordPair]:
+    """Return the pairs of records of two operators that have equal indices; None for a missing record.
+
+    Names of arguments replace the indices if a name has another index on the other side: if one program passes a mask
+    to a module and the other one does not, all later arguments are moved.
+    """
+    by_name = _are_moved(a, b)
+    records_a, records_b = ({_place(record, by_name): record for record in side} for side in (a, b))
+    ordered = sorted({*records_a, *records_b}, key=lambda place: (records_b.get(place) or records_a[place]).index)
+    return [(records_a.get(place), records_b.get(place)) for place in ordered]
+
+
+def _place(record: Record, by_name: bool) -> Hashable:
+    return record.io, (record.argument or record.index) if by_name else record.index
+
+
+def _are_moved(a: Iterable[Record], b: Iterable[Record]) -> bool:
+    """Return True if an argument of one name has two indices in calls of a module."""
+    indices = {_place(record, True): record.index for record in b if is_of_module(record)}
+    return bool(indices) and any(indices.get(_place(record, True), record.index) != record.index for record in a)
 
 
 def align(
@@ -149,6 +164,7 @@ def align(
     matches: list[Match] = _mapped(actual, reference, mapping or {})
     is_graph = not any("::" in operator.op_type for operator in reference)
     _unordered(actual, reference, _KEYS_IN_GRAPHS if is_graph else _KEYS_OF_UPDATES, matches)
+    _unordered(*_called_as_often(actual, reference), ((_name_of_module, "name", 0.9),), matches)
     free_a, free_b = _unmatched(actual, reference, matches)
     equal = _patience([_contents(operator) for operator in free_a], [_contents(operator) for operator in free_b])
     row = [Match(free_a[i], free_b[j], "content", 1.0) for i, j in equal]
@@ -159,7 +175,7 @@ def align(
     else:
         row += _anchors(free_a, free_b, row, flows, matches)
         row += _by_flow(flows, [*matches, *row])
-    keys = (*_keys_of_placements(actual, reference), *_KEYS_OF_PARTS) if parts else _KEYS_IN_GAPS
+    keys = (*_keys_of_placements(actual, reference), *_KEYS_OF_PARTS) if parts else _keys_in_gaps(actual, reference)
     # Ranks may update different parameters. So pairs by parameter are anchors: operators between belong to an update.
     anchors = [*matches, *row] if parts else row
     matches += row
@@ -190,6 +206,52 @@ def _in_same_modules(
             for a, b in zip(of_actual, of_reference):
                 if a.position not in taken[0] and b.position not in taken[1]:
                     yield Match(a, b, "place", 0.9)
+
+
+def _called_as_often(*sides: Sequence[Operator]) -> tuple[list[Operator], list[Operator]]:
+    """Return the calls of modules that both programs call equally often, and the updates of parameters, of both sides.
+
+    Names number the calls of a module. If one program makes a call less, the numbers of later calls are moved.
+    """
+    calls = [[operator for operator in side if _name_of_module(operator) is not None] for side in sides]
+    here, there = (Counter(map(_pass_of_module, side)) for side in calls)
+    actual, reference = (
+        [call for call in side if _is_update(call) or here[_pass_of_module(call)] == there[_pass_of_module(call)]]
+        for side in calls
+    )
+    return actual, reference
+
+
+def _pass_of_module(call: Operator) -> Hashable:
+    return call.module_path, call.op_name.rpartition("/")[2].partition("_")[0]
+
+
+def _keys_in_gaps(*sides: Sequence[Operator]) -> Sequence[tuple[_Key, str, float]]:
+    """Return the keys for gaps. Module calls of other names are paired in one module of both programs only.
+
+    Layers are alike, so a call in one layer would be paired with a call in the next layer.
+    """
+    calls = [{operator.module_path for operator in side if _name_of_module(operator)} for side in sides]
+    paths = calls[0] & calls[1]
+    if not paths:
+        return _KEYS_IN_GAPS
+
+    def within(key: _Key) -> _Key:
+        return lambda operator: (key(operator), _module_around(operator, paths), _all_shapes(operator))
+
+    return [(within(key) if how == "order" else key, how, confidence) for key, how, confidence in _KEYS_IN_GAPS]
+
+
+def _module_around(operator: Operator, paths: Collection[str]) -> str:
+    """Return the innermost of some module paths around the module of an operator; "" if there is none."""
+    path = operator.module_path.rpartition(".")[0]
+    while path and path not in paths:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def _all_shapes(operator: Operator) -> Hashable:
+    return tuple([_sorted(record.shape) for record in operator.records])
 
 
 def _keys_of_placements(*sides: Sequence[Operator]) -> Sequence[tuple[_Key, str, float]]:
@@ -531,18 +593,36 @@ def _effect(operator: Operator) -> Hashable:
 
 
 def _name(operator: Operator) -> Optional[Hashable]:
-    return (operator.op_name, _call_site(operator)) if _is_named(operator) else None
+    return (operator.op_name, _call_site(operator)) if _is_named(operator) and not _is_update(operator) else None
 
 
 def _name_of_module(operator: Operator) -> Optional[Hashable]:
-    """Return the name of a module call. Its tensors may differ: a module may get no gradient in one program."""
+    """Return the name of a module call, without the levels of wrappers.
+
+    Its tensors may differ: a module may get no gradient in one program. Its class may differ: it may be replaced.
+    """
     record = next(operator.records, None)
-    return (operator.op_name, operator.op_type) if record is not None and is_of_module(record) else None
+    if record is None or not is_of_module(record):
+        return None
+    if is_update(record):
+        return _update_of_parameter(operator)
+    return operator.module_path, operator.op_name.rpartition("/")[2]
+
+
+def _update_of_parameter(operator: Operator) -> Optional[Hashable]:
+    """Return the name of the parameter that an optimizer updates, without the levels of wrappers."""
+    name = next((record.parameter for record in operator.records if record.parameter), None)
+    return None if name is None else ("update", module_of(name))
 
 
 def _name_and_contents(operator: Operator) -> Optional[Hashable]:
     contents = _contents(operator)
     return (operator.op_name, contents) if _is_named(operator) and contents is not None else None
+
+
+def _is_update(operator: Operator) -> bool:
+    record = next(operator.records, None)
+    return record is not None and is_update(record)
 
 
 def _is_named(operator: Operator) -> bool:
@@ -557,7 +637,6 @@ _KEYS_IN_GRAPHS: Sequence[tuple[_Key, str, float]] = (
     (_name_and_contents, "content", 1.0),
     (_contents, "content", 0.95),
     (_name, "name", 0.9),
-    (_name_of_module, "name", 0.9),
 )
 #: Parameters are updated in any order.
 _KEYS_OF_UPDATES: Sequence[tuple[_Key, str, float]] = ((_update, "parameter", 0.95),)

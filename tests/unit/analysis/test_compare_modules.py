@@ -137,11 +137,21 @@ def test_other_data_are_traced_to_the_call_of_the_model(reference: Path, tmp_pat
     assert found.origins[0].kind == "input"
 
 
-def test_an_update_that_is_not_recorded_is_the_probable_cause_in_the_next_step(reference: Path, tmp_path: Path) -> None:
-    def doubled(network: Any) -> None:
-        network.blocks[1].up.weight.register_hook(lambda gradient: gradient * 2)
+def test_an_update_that_is_not_recorded_is_the_probable_cause_in_the_next_step(tmp_path: Path) -> None:
+    """The program updates its parameters by hand, so no optimizer is recorded."""
 
-    found = ascend_dump.compare(dump(tmp_path / "actual", doubled), reference)
+    def of(path: Path, factor: float) -> Path:
+        torch.manual_seed(0)
+        network, x, y = Network(), torch.randn(8, 8), torch.arange(8) % 4
+        with ascend_dump.capture(network, path=path, steps="0|1", level="module", quiet=True):
+            for _ in range(2):
+                gradients = torch.autograd.grad(functional.cross_entropy(network(x), y), list(network.parameters()))
+                with torch.no_grad():
+                    for (name, parameter), gradient in zip(network.named_parameters(), gradients):
+                        parameter -= (factor if name == "blocks.1.up.weight" else 0.1) * gradient
+        return path
+
+    found = ascend_dump.compare(of(tmp_path / "actual", 0.2), of(tmp_path / "reference", 0.1))
     [origin] = found.origins
     assert (origin.op_name, origin.step, origin.next["steps"]) == ("blocks.1.up/forward_0", 1, "0|1")
     assert any("step 0 agrees: the update after it" in line for line in origin.evidence)
@@ -370,6 +380,55 @@ def test_calls_of_another_shape_end_inside_a_module_whose_output_agrees(tmp_path
     assert not ascend_dump.compare(dump(tmp_path / "right", all_rows), reference).origins
     found = ascend_dump.compare(dump(tmp_path / "faulty", faulty), reference)
     assert places(found.origins) == [("unknown", "blocks.1.up/forward_0", 0)]
+
+
+def test_a_difference_that_ends_in_a_later_step_only_keeps_its_origin(tmp_path: Path) -> None:
+    class Fading(Block):
+        def forward(self, x: Any) -> Any:
+            result = super().forward(x)
+            self.share = 1e-9
+            return result
+
+    def of(path: Path, factor: float) -> Path:
+        torch.manual_seed(0)
+        network, x = Network(), torch.randn(8, 8)
+        network.blocks[1] = Fading()
+        with torch.no_grad(), ascend_dump.capture(network, path=path, steps="0|1", level="module", quiet=True):
+            network.blocks[1].up.weight.mul_(factor)
+            for _ in range(2):
+                network(x)
+        return path
+
+    found = ascend_dump.compare(of(tmp_path / "actual", 1.1), of(tmp_path / "reference", 1.0))
+    assert places(found.origins) == [("unknown", "blocks.1.up/forward_0", 0)]
+
+
+class Weighted(torch.nn.Module):
+    """A layer between, of which one program detaches the weights and calls no module for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.detaches = torch.nn.Linear(16, 16), False
+
+    def forward(self, x: Any) -> Any:
+        if self.detaches:
+            return x * torch.sigmoid(functional.linear(x.detach(), self.gate.weight, self.gate.bias))
+        return x * torch.sigmoid(self.gate(x))
+
+
+def test_a_backward_call_of_one_side_stays_the_origin_though_later_forward_passes_agree(tmp_path: Path) -> None:
+    def of(path: Path, *, detaches: bool) -> Path:
+        torch.manual_seed(0)
+        network, x, y = Network(), torch.randn(8, 8), torch.arange(8) % 4
+        network.blocks[1].between = Weighted()
+        network.blocks[1].between.detaches = detaches
+        with ascend_dump.capture(network, path=path, steps="0|1", level="module", quiet=True):
+            functional.cross_entropy(network(x), y).backward()
+            network(x)
+        return path
+
+    found = ascend_dump.compare(of(tmp_path / "actual", detaches=True), of(tmp_path / "reference", detaches=False))
+    assert [(one.kind, one.module, one.step) for one in found.origins] == [("structure", "blocks.1.between", 0)]
 
 
 def test_what_a_module_drops_is_no_origin(tmp_path: Path) -> None:
