@@ -18,9 +18,10 @@ from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import SHAPED, operator_class, writes
+from ascend_dump.analysis.operators.properties import COPIES, SHAPED, operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, Made
 from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.reading import Record
 
 __all__ = ["Differing", "Effects", "Node"]
@@ -70,7 +71,7 @@ class Effects:
         self._last = tuple(map(_last_of_parameters, self.flows))
         self._updates = tuple(map(_last_updates, self.flows))
         self._outside = tuple(map(_readers_of_outside, self.flows))
-        self._unread = tuple(map(_unread_sums, self.flows))
+        self._unread = tuple(map(_unread_results, self.flows))
         self._alike: dict[str, bool] = {}
 
     def of(
@@ -187,9 +188,15 @@ class Effects:
                 yield from self._readers(side, operator, pair.actual if side == 0 else pair.reference)
 
     def _followers_of_open(self, node: EnteredStretch) -> Iterator[Optional[Node]]:
-        """Yield the readers of all outputs of a stretch, if none of these outputs was compared."""
+        """Yield the readers of all outputs of a stretch, if none of these outputs was compared.
+
+        New tensors that one side computes and nothing reads, such as a number for a log, change no result.
+        """
+        is_alone = not all(node.stretch.operators)
         for side, operators in enumerate(node.stretch.operators):
             for operator in operators:
+                if is_alone and not (writes(operator.op_type) or self.flows[side].readers[operator.position]):
+                    continue
                 for output in operator.outputs:
                     yield from self._readers(side, operator, output)
 
@@ -209,23 +216,24 @@ class Effects:
             if any(self._is_last(side, record) for record in records) or not flow.operators[position].outputs:
                 yield None
             yield from self._node(side, position, records)
-        if not is_read and not self._is_sum_of_both(side, operator, output):
+        if not is_read and not self._is_result_of_both(side, operator, output):
             yield None
 
-    def _is_sum_of_both(self, side: int, operator: Operator, output: Record) -> bool:
-        """Return True if an unread sum agrees with an unread sum of the other side.
+    def _is_result_of_both(self, side: int, operator: Operator, output: Record) -> bool:
+        """Return True if an unread result agrees with an unread result of the other side that is not its pair.
 
-        A program that divides a batch into parts adds up more terms. So its last sum has a partner which is no pair.
+        A program that divides a batch into parts adds up more terms. So its last sum has a partner which is no pair. A
+        loss may be computed by an operator, and by a sum over such operators on the other side.
         """
         if not any(unread is output for _, unread in self._unread[side]):
             return False
         has_pair = operator.position in self.partners[side]
-        sums = [
+        results = [
             (output, unread) if side == 0 else (unread, output)
             for position, unread in self._unread[1 - side]
             if not (has_pair and position in self.partners[1 - side])
         ]
-        return any(self.agree(a, b) for a, b in sums if a.shape == b.shape and a.dtype == b.dtype)
+        return any(self.agree(a, b) for a, b in results if a.shape == b.shape and a.dtype == b.dtype)
 
     def _node(self, side: int, position: int, records: Sequence[Record]) -> Iterator[Optional[Node]]:
         """Yield the node of a reader, unless its outputs agree.
@@ -290,13 +298,19 @@ def _leading(edges: Iterable[tuple[Node, Optional[Node]]]) -> set[Node]:
     return leading
 
 
-def _unread_sums(flow: DataFlow) -> list[tuple[int, Record]]:
-    """Return the results of additions outside of the backward pass that no operator reads, each with its position."""
+def _unread_results(flow: DataFlow) -> list[tuple[int, Record]]:
+    """Return the floating-point results outside of the backward pass that no operator reads, with their positions."""
     return [
         (operator.position, output)
         for operator, readers in zip(flow.operators, flow.readers)
-        if operator_class(operator.op_type) in ("add", "sum") and operator.phase != "backward" and not readers
+        if operator.phase != "backward" and computes(operator)
         for output in operator.outputs
+        if float_kind(output.dtype or "") is not None
+        and not any(
+            _read_from(flow, reader, Made(operator.position, output.index))
+            for reader in readers
+            if _computes_from(flow.operators[reader])
+        )
     ]
 
 
@@ -313,18 +327,22 @@ def _last_updates(flow: DataFlow) -> set[int]:
     """Return the identities of the last records of buffers, and of memory that is updated in place outside of
     the forward and the backward pass, for example by the optimizer.
 
-    A buffer is memory that an operator reads before any operator of the step has written it.
+    A buffer is memory that an operator reads before any operator of the step has written it. Memory is no buffer if an
+    operator of the step computed its first value: it is an intermediate result, such as a root to which a number is
+    added. New states begin as constants or copies.
     """
     last: dict[int, Record] = {}
-    outside, inside = set[int](), set[int]()
+    outside, inside, computed = set[int](), set[int](), set[int]()
     for operator in flow.operators:
         outside.update(memory for record in operator.inputs if (memory := _memory_of(record)) not in inside)
         for record in operator.outputs:
             memory = _memory_of(record)
             is_update = writes(operator.op_type) and operator.phase not in ("forward", "backward")
-            if (is_update or memory in outside) and not is_view(operator.op_type):
+            if ((is_update and memory not in computed) or memory in outside) and not is_view(operator.op_type):
                 last[memory] = record
             elif memory not in outside:
+                if memory not in inside and computes(operator) and operator_class(operator.op_type) not in COPIES:
+                    computed.add(memory)
                 inside.add(memory)
     return set(map(id, last.values()))
 

@@ -57,6 +57,8 @@ RUN_BETWEEN = "operators without a partner run between"
 _COMPUTE = 100.0
 #: An output that differs by this share, and by about as much as an input (within this factor), follows from the input.
 _FAR_OFF, _ABOUT = 0.25, 4.0
+#: An output with this many times less error than an input is computed from other inputs on both sides.
+_TIMES_LESS = 1e3
 #: Maximum number of operators of each side that a line of evidence names.
 _MOST_BETWEEN = 3
 _SAME_STATE = "the generator state is the same on both sides"
@@ -258,7 +260,8 @@ def _judge_values(
     equal, clean = operators.has_equal_inputs, not causes or state.drafts.are_undefined(causes)
     if state.modules.reads_unrecorded(b) and state.known.largest is not None:
         noise = [*noise, state.known.largest]
-    verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal)
+    rebuilt = _is_rebuilt(operators, measure)
+    verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal, rebuilt=rebuilt)
     if verdict == "undecided" and causes and _is_as_far_off(operators, measure):
         verdict = "different"
     is_explained = bool(causes or state.modules.of_output(b))
@@ -281,6 +284,15 @@ def _judge_values(
         if added.flips and flips_in(noise):
             undefined = FOLLOWS_FLIPS
     return replace(pair, verdict=verdict, reason=reason, undefined=undefined)
+
+
+def _is_rebuilt(operators: OperatorPair, measure: Measure) -> bool:
+    """Return True if an output agrees much better than an input, so that the inputs are no pair.
+
+    For example, each side multiplies other factors. Then elements of the inputs do not correspond.
+    """
+    errors = [pair.measure.rel_l2 for pair in operators.inputs if pair.differs and pair.measure is not None]
+    return max(errors, default=0.0) > _TIMES_LESS * measure.rel_l2
 
 
 def _is_as_far_off(operators: OperatorPair, measure: Measure) -> bool:

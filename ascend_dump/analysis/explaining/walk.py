@@ -303,8 +303,10 @@ class Divergence:
             name = state.drafts[number].pair.record.parameter
             if name and number in ending:
                 self._rebuilt.setdefault(name, Rebuilt(name, 0, 0))
+        # Origins of earlier steps, whose differences reach no result, may explain differences of this step too.
+        ended = {number for number in ending | causes if state.drafts[number].reaches_results is False}
         for position, differing in self._differing.items():
-            if ending and position not in leading and differing.causes <= ending:
+            if ending and position not in leading and differing.causes <= ended:
                 self._ending.update(map(id, (*differing.inputs, *differing.outputs)))
 
     def _add_ending(self, ended: set[OriginNumber]) -> None:

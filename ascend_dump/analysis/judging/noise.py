@@ -155,11 +155,13 @@ class NoiseJudge:
         *,
         clean: bool,
         equal: bool,
+        rebuilt: bool = False,
     ) -> tuple[str, str]:
         """Return the verdict on an output, and the reason.
 
-        clean  no input differs by more than noise
-        equal  all inputs that were compared are equal
+        clean    no input differs by more than noise
+        equal    all inputs that were compared are equal
+        rebuilt  the output is computed from other inputs on both sides, and agrees much better than they do
         """
         operator = match.reference
         assert difference.measure is not None
@@ -188,11 +190,12 @@ class NoiseJudge:
             verdict, reason = self._by_element(match, a, b, difference, dtype, input_noise, (verdict, reason))
         kind = float_kind(dtype)
         if verdict == "noise" and difference.layout == IDENTITY and not difference.bounds:
-            if not clean:
+            if not clean and not rebuilt:
                 verdict, reason = self._unless_elements_differ(match, a, b, difference, dtype, input_noise, reason)
             is_apart = verdict == "noise" and kind is not None and difference.measure.max_rel > most_roundings(kind)
             # Elements that cannot be compared with those that they are computed from are judged without masks.
-            if is_apart and (not _has_all_inputs(match) or _has_moved_input(match, b) or _errors(match, a, b) is None):
+            is_compared = not rebuilt and _has_all_inputs(match) and not _has_moved_input(match, b)
+            if is_apart and not (is_compared and _errors(match, a, b) is not None):
                 unmasked = measure_without_masks(a, b)
                 verdict, reason = (verdict, reason) if unmasked is None else judged(unmasked)
         # Leaving out outliers is right only if all inputs differ by no more than noise (`elements` includes `clean`).

@@ -12,6 +12,7 @@ from ascend_dump.errors import CorruptDump
 
 __all__ = [
     "DifferingArgument",
+    "are_other_updates",
     "arguments_of",
     "commutes",
     "differing_arguments",
@@ -75,6 +76,26 @@ def differing_arguments(actual: Operator, reference: Operator) -> list[Differing
         if name not in _SURROUNDINGS and not _is_same(value_a, value_b):
             differing.append(DifferingArgument(name, value_a, value_b))
     return differing
+
+
+def are_other_updates(actual: Operator, reference: Operator) -> bool:
+    """Return True if only one of two operators writes to its input, and they compute with other numbers.
+
+    Such operators are two ways to compute a result that later operators have in common. For example, one optimizer
+    multiplies a parameter by 1 - rate * decay in place, and another one subtracts rate * decay * parameter from it.
+    """
+    if writes(actual.op_type) == writes(reference.op_type):
+        return False
+    numbers = [_numbers_of(operator) for operator in (actual, reference)]
+    return None not in numbers and numbers[0] != numbers[1]
+
+
+def _numbers_of(operator: Operator) -> Optional[list[float]]:
+    """Return the arguments that are numbers, and not flags; None if the dump does not record arguments."""
+    arguments = arguments_of(operator)
+    if arguments is None:
+        return None
+    return [float(value) for value in arguments.values.values() if type(value) in (int, float)]
 
 
 def same_generator(actual: Operator, reference: Operator) -> Optional[bool]:

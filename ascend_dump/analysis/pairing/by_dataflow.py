@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Callable, Optional
 
-from ascend_dump.analysis.operators.arguments import in_any_order
+from ascend_dump.analysis.operators.arguments import are_other_updates, in_any_order
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, InputSource, layout_of
 
@@ -93,5 +93,6 @@ def _known_source(source: InputSource, numbers: Mapping[int, int]) -> Optional[H
 
 
 def _contradict(flows: Flows, position_a: int, position_b: int) -> bool:
-    module_a, module_b = flows[0].operators[position_a].module_path, flows[1].operators[position_b].module_path
-    return module_a != module_b and module_a in flows[1].modules and module_b in flows[0].modules
+    a, b = flows[0].operators[position_a], flows[1].operators[position_b]
+    is_elsewhere = a.module_path in flows[1].modules and b.module_path in flows[0].modules
+    return (a.module_path != b.module_path and is_elsewhere) or are_other_updates(a, b)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Optional
 
-from ascend_dump.analysis.operators.arguments import commutes
+from ascend_dump.analysis.operators.arguments import are_other_updates, commutes
 from ascend_dump.analysis.operators.names import is_source, is_view
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
@@ -168,6 +168,8 @@ class _Candidates:
             reads_same = bool(relations) and all(relations)
         if not (is_in_place or reads_same) or self.are_of_other_parameters(position_a, position_b):
             return False
+        if are_other_updates(a, b):
+            return False
         self._partners.add(position_a, position_b)
         return True
 
@@ -196,6 +198,7 @@ class _Candidates:
         return (
             self._kind(a) == self._kind(b)
             and not (a.module_path != b.module_path and {a.module_path, b.module_path} <= self._modules_of_both)
+            and not are_other_updates(a, b)
             and False not in self._relations(made_a.position, made_b.position)
             and not self.are_of_other_parameters(made_a.position, made_b.position)
         )
