@@ -205,14 +205,17 @@ class TokenAlignment:
         ]
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for number, side in enumerate(sides):
+            unpaired = [operator for operator in side if id(operator) not in paired and not is_unchanging(operator)]
+            alone = {id(op) for op in unpaired if computes(op) and not borders.is_inside(op, number)}
             for operator in side:
-                if id(operator) in paired:
+                if id(operator) in paired or id(operator) in alone:
                     continue
                 # A view of a tensor that differs stays: it leads from this difference to the operators behind it.
-                is_move = not computes(operator) and not borders.reads_difference(operator, number, differing)
-                if is_move or is_unchanging(operator) or borders.is_inside(operator, number):
-                    self._compared.omitted[_REBUILT] += computes_floats(operator)
-                    parts.update(dict.fromkeys(map(id, operator.records)))
+                is_move = not computes(operator) and not is_unchanging(operator)
+                if is_move and borders.reads_difference(operator, number, differing, alone):
+                    continue
+                self._compared.omitted[_REBUILT] += computes_floats(operator)
+                parts.update(dict.fromkeys(map(id, operator.records)))
         has_rounding = borders.note_rounding(matches)
         self._program = _Program(sides, matches)
         is_same = not has_rounding and _count_compared(parts) == count and len(matches) == len(before)

@@ -428,7 +428,21 @@ class RankState:
         leading = entered.stretch.leading_to(_identities([pair]), self.wiring.flows)
         agreeing = _identities(entered.agreeing) | self._agreeing_inside(leading)
         right = entered.stretch.leading_to(agreeing, self.wiring.flows)
-        return leading.without(right).without_masks().without_common()
+        cause = leading.without(right).without_masks()
+        return cause if self._is_open_beside(entered, cause.module) else cause.without_common()
+
+    def _is_open_beside(self, entered: EnteredStretch, module: str) -> bool:
+        """Return True if one side runs operators in the module of a stretch from which nothing was compared.
+
+        They may lead to it by a cache, which data flow does not show, and do what this side seems to lack.
+        """
+        return any(
+            other is not entered
+            and other.is_open
+            and is_alone(other.stretch)
+            and f"{other.stretch.module}.".startswith(f"{module}.")
+            for other in self.stretches.all()
+        )
 
     def _agreeing_inside(self, stretch: Stretch) -> set[int]:
         """Return the identities of results inside of a stretch that both programs compute, by any operators.
