@@ -41,12 +41,12 @@ from ascend_dump.reading import Record
 
 __all__ = ["UNCHANGING", "ComparedTensors"]
 
-_MASKS = "masks and numbers of slots, which differ with padding and caches"
-_UNALIGNED = "without an axis of tokens"
+_MASKS = "masks and numbers of slots"
+_UNALIGNED = "without tokens"
 _VALUELESS = "without stored values"
-_ONE_SIDED = "of operators of one side that only move elements"
-UNCHANGING = "of operators of one side that change nothing, such as a factor of 1"
-_CHOSEN = "of operators of one side that choose tokens, or compute a loss, of the results"
+_ONE_SIDED = "moved on one side"
+UNCHANGING = "without an effect on one side"
+_CHOSEN = "behind the results, such as a loss"
 _MIXED = "computed from several tokens"
 #: Two inputs are crossed if their distances in opposite order are less than this share of the distances in order.
 _CLEARLY = 0.8
