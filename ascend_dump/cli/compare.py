@@ -329,7 +329,8 @@ def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
     from ascend_dump.report.tables import escape, folded
 
     lines = [_answer(comparison)]
-    for note in _notes(comparison):
+    omitted = [f"{count} {reason}" for reason, count in comparison.omitted.items() if full and count]
+    for note in (*_notes(comparison), *([f"tensors not compared: {', '.join(omitted)}"] if omitted else ())):
         lines += folded(escape(note), sys.stdout, 2)
     usual = Rules().to_dict()
     changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}

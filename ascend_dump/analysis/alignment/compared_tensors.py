@@ -26,6 +26,7 @@ from ascend_dump.analysis.alignment.token_parts import (
     TensorOfCalls,
     distance,
     pair_parts,
+    resized_parts,
     token_part,
     without_tokens,
 )
@@ -34,20 +35,23 @@ from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import ALLOCATING, operator_class, writes
 from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
 __all__ = ["UNCHANGING", "ComparedTensors"]
 
-_MASKS = "masks and numbers of slots, which differ with padding and caches"
-_UNALIGNED = "without an axis of tokens"
+_MASKS = "masks and numbers of slots"
+_UNALIGNED = "without tokens"
 _VALUELESS = "without stored values"
-_ONE_SIDED = "of operators of one side that only move elements"
-UNCHANGING = "of operators of one side that change nothing, such as a factor of 1"
-_CHOSEN = "of operators of one side that choose tokens, or compute a loss, of the results"
+_ONE_SIDED = "moved on one side"
+UNCHANGING = "without an effect on one side"
+_CHOSEN = "behind the results, such as a loss"
 _MIXED = "computed from several tokens"
 #: Two inputs are crossed if their distances in opposite order are less than this share of the distances in order.
 _CLEARLY = 0.8
+#: Inputs agree up to this relative distance.
+_AGREE = 1e-3
 #: Operators of attention: their result for a token depends on other tokens.
 _ATTENDING = frozenset({"bmm", "baddbmm", "matmul", "_softmax", "softmax"})
 
@@ -148,6 +152,10 @@ class ComparedTensors:
                     continue
                 tensors = self._tensors(of_calls, io, (a, b))
                 aligned = self._aligned(match, tensors[0], tensors[1], has_tokens=has_tokens and io == "outputs")
+                if aligned is None and io == "outputs" and _have_equal_inputs(match, of_tokens["inputs"]):
+                    # From equal values, the operator computes another number of values for each token.
+                    left_out = self.left_out.at(match.reference.module)
+                    aligned = resized_parts(tensors[0], tensors[1], self._tokens, left_out)
                 self.parts[id(a)], self.parts[id(b)] = aligned or (None, None)
                 if aligned is not None and token_part(aligned[0]) is not None:
                     of_tokens[io].append(aligned)
@@ -273,6 +281,15 @@ class ComparedTensors:
             reason = _MASKS
         self.omitted[reason] += 1
         return None
+
+
+def _have_equal_inputs(match: Match, compared: Sequence[tuple[Record, Record]]) -> bool:
+    """Return True if all inputs of an operator that computes agree. compared: the inputs with tokens"""
+    return (
+        computes(match.reference)
+        and len(compared) == len(match.inputs) > 0
+        and all(a.shape == b.shape and distance(a, b) < _AGREE for a, b in compared)
+    )
 
 
 def _made_storages(operators: Sequence[Operator]) -> set[int]:

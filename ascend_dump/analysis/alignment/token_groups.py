@@ -189,12 +189,18 @@ def changes_elements(operator: Operator) -> bool:
 
 
 def orders_in(call: ModelCall) -> list[tuple[int, np.ndarray]]:
-    """Return (position, order) of the operators of a call that sort elements. An order is a permutation of indices."""
+    """Return (position, order) of the operators of a call that sort elements. An order is a permutation of indices.
+
+    A sort of an order returns the inverse of this order. Elements in the old order are read with it.
+    """
     import numpy as np
 
-    orders = []
+    orders: list[tuple[int, np.ndarray]] = []
+    made: set[Optional[Hashable]] = set()
     for position, operator in enumerate(call.operators):
         if operator_class(operator.op_type) not in ("sort", "argsort"):
+            continue
+        if made & {record.content for record in operator.inputs} - {None}:
             continue
         for record in operator.outputs:
             shape = record.shape or ()
@@ -205,6 +211,7 @@ def orders_in(call: ModelCall) -> list[tuple[int, np.ndarray]]:
                     continue
                 if np.array_equal(np.sort(order), np.arange(len(order))):
                     orders.append((position, order))
+                    made.add(record.content)
     return orders
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "TokenPart",
     "distance",
     "pair_parts",
+    "resized_parts",
     "token_part",
     "without_tokens",
 ]
@@ -315,6 +316,17 @@ def pair_parts(
     return None
 
 
+def resized_parts(
+    a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens, left_out: np.ndarray
+) -> Optional[tuple[Record, Record]]:
+    """Return records like those of `pair_parts` of two tensors that have other numbers of values for each token."""
+    for way_a in a.ways():
+        for way_b in b.ways():
+            if way_a.kind == way_b.kind == "tokens" and way_a.joined == way_b.joined:
+                return _parts(a, way_a, b, way_b, tokens, left_out)
+    return None
+
+
 #: Maximum number of pairs of ways that are tried, and the relative distance below which the search ends.
 _MOST_TRIED, _NEAR = 12, 1e-3
 
@@ -335,9 +347,12 @@ def _parts(
     numbers = np.flatnonzero(known & ~left_out)
     if not numbers.size:
         return None
-    shape = (len(numbers), *middle, *b.rest(way_b))
-    loaders = (TokenPart(side, way, tokens, numbers, present, shape) for side, way in ((a, way_a), (b, way_b)))
-    parts = [side.base.as_part(loader, shape) for side, loader in zip((a, b), loaders)]
+    rests = a.rest(way_a), b.rest(way_b)
+    rests = (rests[1], rests[1]) if math.prod(rests[0]) == math.prod(rests[1]) else rests
+    parts = []
+    for side, way, rest in zip((a, b), (way_a, way_b), rests):
+        shape = (len(numbers), *middle, *rest)
+        parts.append(side.base.as_part(TokenPart(side, way, tokens, numbers, present, shape), shape))
     types = a.base.dtype, b.base.dtype
     if types[0] != types[1] and types[0] in INTEGERS and types[1] in INTEGERS:
         part = token_part(parts[0])

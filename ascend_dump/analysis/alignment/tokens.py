@@ -11,34 +11,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.built_otherwise.agreeing_results import (
-    ReadTensor,
-    agreeing_results,
-    are_rewritten,
-    with_other_inputs,
-)
-from ascend_dump.analysis.alignment.built_otherwise.borders import Borders, RecordKey
+from ascend_dump.analysis.alignment.built_otherwise.added_operators import added_operator, added_results
+from ascend_dump.analysis.alignment.built_otherwise.borders import RecordKey
+from ascend_dump.analysis.alignment.built_otherwise.harmless_differences import HarmlessDifferences
 from ascend_dump.analysis.alignment.built_otherwise.merged_products import merge_products
-from ascend_dump.analysis.alignment.built_otherwise.moved_differences import moved_differences
-from ascend_dump.analysis.alignment.built_otherwise.products import is_product, same_weights, wide_products
+from ascend_dump.analysis.alignment.built_otherwise.products import same_weights, wide_products
 from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
     OperatorGroups,
     are_built_otherwise,
     divided,
     in_one_order,
 )
-from ascend_dump.analysis.alignment.built_otherwise.same_sources import operators_between, results_of_same_sources
 from ascend_dump.analysis.alignment.compared_tensors import UNCHANGING, ComparedTensors
 from ascend_dump.analysis.alignment.displaced_tokens import count_tokens, displaced_tokens
 from ascend_dump.analysis.alignment.fixed_caches import room_of
 from ascend_dump.analysis.alignment.model_calls import Token
 from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token, writes_to_slots
-from ascend_dump.analysis.alignment.picked_values import is_unchanging, picking_operators, unchanging_operators
+from ascend_dump.analysis.alignment.picked_values import picking_operators, unchanging_operators
 from ascend_dump.analysis.alignment.token_groups import (
     base_of,
-    changes_elements,
-    chosen_behind,
-    computes_floats,
     groups_of,
     is_append,
     last_results,
@@ -46,21 +37,13 @@ from ascend_dump.analysis.alignment.token_groups import (
     replaced,
     rounding_unit,
 )
-from ascend_dump.analysis.alignment.token_parts import (
-    CommonTokens,
-    TensorOfCalls,
-    TokenPart,
-)
+from ascend_dump.analysis.alignment.token_parts import CommonTokens, TokenPart
 from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
-from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import operator_class
-from ascend_dump.analysis.pairing.data_flow import DataFlow
+from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.same_framework import Match, RecordPair, align
-from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.common.units import counted
 from ascend_dump.errors import NotSupported
-from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,9 +52,10 @@ __all__ = ["TokenAlignment"]
 
 #: Minimum number of common tokens. Fewer tokens are no evidence that two dumps have the same requests.
 _LEAST_TOKENS = 2
-_REBUILT = "operators of parts that are built otherwise, between tensors that agree"
-_APPENDS = "of operators that append to a cache"
-_PICKED = "of operators that pick values of the model for the program"
+_APPENDS = "appended to a cache"
+_PICKED = "picked for the program"
+#: Maximum number of reasons in the note on tokens.
+_MOST_REASONS = 2
 
 
 class _Program(NamedTuple):
@@ -130,16 +114,13 @@ class TokenAlignment:
         self.tokens = CommonTokens(np.array(list(order), np.int64))
         self._sides = TokenSide(calls, numbers), TokenSide(reference_calls, reference_numbers)
         self._bases = [base_of(side) for side in self.calls]
-        self._is_rebuilt = self._has_agreeing = False
+        self._is_rebuilt = False
         #: For each side: (index of the call, name) of operators that are the same as an operator of the base call.
         self._grouped: tuple[set[tuple[int, str]], set[tuple[int, str]]] = (set(), set())
-        #: The data flow of the base call of each side; empty until it is needed.
-        self._flows: list[DataFlow] = []
         self._unit = max(rounding_unit(side[0]) for side in self.calls)
         self._compared = ComparedTensors(self._sides, self._bases, self.tokens, self._unit)
-        #: By name of an operator of the reference: the operators of both sides that compute its result from the inputs
-        #: of its match, which are results of other operators.
-        self.between: dict[str, tuple[list[Operator], list[Operator]]] = {}
+        #: Made when a difference is known, because it takes time.
+        self._harmless: Optional[HarmlessDifferences] = None
         self._rejected = sides[0].rejected, sides[1].rejected
 
     def operators(self, mapping: Optional[Mapping[str, str]]) -> tuple[list[Operator], list[Operator], list[Match]]:
@@ -181,125 +162,23 @@ class TokenAlignment:
         """
         if not differing:
             return None
-        sides, before = self._program
-        parts = self._compared.parts
-        count = _count_compared(parts)
-        if not self._flows:
-            self._flows = [DataFlow(operators) for operators in self._undivided]
-        moved = moved_differences(self._flows, self._origins, before, parts, differing)
-        matches = [match for match in before if id(match.reference) not in moved]
-        if self._is_rebuilt and not self._has_agreeing:
-            self._has_agreeing = True
-            matches = self._with_agreeing(matches, differing)
-            names = {key for match in matches if match.how == "value" for key in _names(match)}
-            differing = {key for key in differing if key[:2] not in names}
-        elif self._has_agreeing:
-            # What rounding leaves between results that agree is no difference.
-            apart = {key[:2] for key in differing}
-            matches = [match for match in matches if match.how != "value" or apart.isdisjoint(_names(match))]
-        borders = Borders(self._flows, self._origins, matches, parts, self._unit)
-        matches = borders.believed(differing)
-        matches += [
-            self._compared.add_match(match, self._of_calls(match))
-            for match in last_results(sides[0], sides[1], matches)
-        ]
-        paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
-        for number, side in enumerate(sides):
-            for operator in side:
-                if id(operator) in paired:
-                    continue
-                # A view of a tensor that differs stays: it leads from this difference to the operators behind it.
-                is_move = not computes(operator) and not borders.reads_difference(operator, number, differing)
-                if is_move or is_unchanging(operator) or borders.is_inside(operator, number):
-                    self._compared.omitted[_REBUILT] += computes_floats(operator)
-                    parts.update(dict.fromkeys(map(id, operator.records)))
-        has_rounding = borders.note_rounding(matches)
-        self._program = _Program(sides, matches)
-        is_same = not has_rounding and _count_compared(parts) == count and len(matches) == len(before)
-        return None if is_same else self._kept()
+        sides, matches = self._program
+        if self._harmless is None:
+            of_program = sides, self._calls_of, self._undivided, self._origins
+            self._harmless = HarmlessDifferences(*of_program, self._compared, self.tokens, self._unit)
+        remaining = self._harmless.without(matches, differing)
+        if remaining is None:
+            return None
+        self._program = _Program(sides, remaining)
+        return self._kept()
 
-    def _with_agreeing(self, matches: Sequence[Match], differing: Set[RecordKey]) -> list[Match]:
-        """Return the matches, and those of operators with results that agree; these replace doubtful matches.
+    @property
+    def between(self) -> Mapping[str, tuple[list[Operator], list[Operator]]]:
+        """By name of an operator of the reference: the operators of both sides that compute its result.
 
-        Of the added matches, the results are compared only.
+        They begin at the inputs of its match, which are results of other operators.
         """
-        sides, parts = self._program.sides, self._compared.parts
-        doubtful = {
-            id(operator)
-            for match in matches
-            if self._is_doubtful(match, differing)
-            for operator in (match.actual, match.reference)
-        }
-
-        def read(side: int, operator: Operator, record: Record) -> TensorOfCalls:
-            return self._compared.tensor(side, self._calls_of[side][operator.position], "outputs", record)
-
-        partners = {id(match.actual): match.reference for match in matches}
-        added = [
-            match
-            for match in agreeing_results(sides, matches, doubtful, read, self.tokens, self._unit)
-            if partners.get(id(match.actual)) is not match.reference
-        ]
-        replaced_by = {id(operator) for match in added for operator in (match.actual, match.reference)}
-        kept = [match for match in matches if replaced_by.isdisjoint((id(match.actual), id(match.reference)))]
-        for match in added:
-            of_result = match._replace(tensors=([], match.outputs[:1]))
-            parts.update(
-                dict.fromkeys(id(record) for operator in (match.actual, match.reference) for record in operator.records)
-            )
-            self._compared.add_match(of_result, self._of_calls(match))
-            kept.append(match)
-        kept = self._with_same_sources(kept, differing, read)
-        wrong = with_other_inputs(
-            self._flows, self._origins, kept, lambda a: (0, a.op_name, a.io, a.index) in differing
-        )
-        kept = [match for match in kept if id(match.reference) not in wrong]
-        return sorted(kept, key=lambda match: match.reference.position)
-
-    def _operators_between(self, match: Match) -> tuple[list[Operator], list[Operator]]:
-        """Return the operators of each side that compute a result from the inputs of its match."""
-        made: list[list[Operator]] = []
-        for side, (flow, positions, result) in enumerate(
-            zip(self._flows, self._origins, (match.actual, match.reference))
-        ):
-            names = {record.op_name for pair in match.inputs if (record := pair[side]) is not None}
-            operators = self._program.sides[side]
-            sources = {positions[op.position] for op in operators if op.op_name.partition("[")[0] in names}
-            made.append(operators_between(flow, positions[result.position], sources))
-        return made[0], made[1]
-
-    def _is_doubtful(self, match: Match, differing: Set[RecordKey]) -> bool:
-        """Return True if a tensor of a match without a weight differs, or is not compared."""
-        return (
-            match.how != "mapping"
-            and not is_product(match.reference)
-            and any(
-                a is None or self._compared.parts.get(id(a)) is None or (0, a.op_name, a.io, a.index) in differing
-                for a, _ in (*match.inputs, *match.outputs)
-            )
-        )
-
-    def _with_same_sources(self, matches: Sequence[Match], differing: Set[RecordKey], read: ReadTensor) -> list[Match]:
-        """Return the matches, and those of results of the same tensors; these replace doubtful matches.
-
-        The inputs of the added matches are these tensors. Results that differ by a rewrite are not added.
-        """
-        sides, parts = self._program[0], self._compared.parts
-        known = [match for match in matches if match.how == "value" or not self._is_doubtful(match, differing)]
-        added = []
-        for match in results_of_same_sources(self._flows, self._origins, sides, known):
-            operators = match.actual, match.reference
-            tensors = [read(side, operator, operator.outputs[0]) for side, operator in enumerate(operators)]
-            if not are_rewritten(tensors[0], tensors[1], self.tokens):
-                parts.update(dict.fromkeys(id(record) for operator in operators for record in operator.records))
-                self._compared.add_match(match._replace(tensors=([], match.outputs)), self._of_calls(match))
-                added.append(match)
-                self.between[match.reference.op_name] = self._operators_between(match)
-        replaced_by = {id(operator) for match in added for operator in (match.actual, match.reference)}
-        return [
-            *(match for match in matches if replaced_by.isdisjoint((id(match.actual), id(match.reference)))),
-            *added,
-        ]
+        return {} if self._harmless is None else self._harmless.between
 
     def _of_calls(self, match: Match) -> tuple[dict[int, Operator], dict[int, Operator]]:
         """Return the two operators of a match in all calls, by index of the call."""
@@ -373,51 +252,12 @@ class TokenAlignment:
         return reasons
 
     def added_results(self) -> list[tuple[int, Operator]]:
-        """Return (side, operator) of element-wise operators that only one side runs on the last result of both sides.
-
-        Their results have the last axis of that result, such as that of the vocabulary: a loss has another one. If
-        there are other operators behind it, the side goes on with a part that is built otherwise.
-
-        side: 0 for actual, 1 for the reference
-        """
-        sides, matches = self._program
-        paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
-        added = []
-        for number, side in enumerate(sides):
-            computing = [operator for operator in side if computes_floats(operator)]
-            begin = 1 + max((n for n, operator in enumerate(computing) if id(operator) in paired), default=-1)
-            if not begin:
-                continue
-            chosen, axes = chosen_behind(side, paired), {_last_axis(record) for record in computing[begin - 1].outputs}
-            behind = [operator for operator in computing[begin:] if id(operator) not in chosen]
-            if all(changes_elements(operator) and _last_axis(operator.outputs[0]) in axes for operator in behind):
-                added += [(number, operator) for operator in behind]
-        return added
+        """Return (side, operator) of operators that only one side runs on the last result, see `added_results`."""
+        return added_results(*self._program)
 
     def added_operator(self, side: int, part: TokenPart, number: int) -> Optional[tuple[int, Operator]]:
-        """Return (index of the call, operator that made the value of a token) if the base call lacks this operator.
-
-        None if the base call has the same operator, or if the operator is unknown.
-
-        side    0 for actual, 1 for the reference
-        part    the tokens of a tensor of this side
-        number  the number of the token
-        """
-        for index, record in part.records.items():
-            if number not in self._sides[side].slots[index]:
-                continue
-            storage = storage_of(record)
-            maker: Optional[Operator] = None
-            for operator in self.calls[side][index].operators:
-                if any(read is record for read in operator.inputs):
-                    break
-                places = [place[0] for output in operator.outputs if (place := storage_of(output)) is not None]
-                computes = computes_floats(operator) or operator_class(operator.op_type) == "_to_copy"
-                if storage is not None and storage[0] in places and computes:
-                    maker = operator
-            if maker is not None and (index, maker.op_name) not in self._grouped[side]:
-                return index, maker
-        return None
+        """Return (index of the call, operator) that only some calls of a side (0: actual) run for a token, or None."""
+        return added_operator(self._sides[side], self._grouped[side], part, number)
 
     def misread(self) -> Optional[tuple[MisreadToken, int]]:
         """Return the first token that is read from a wrong slot of a paged cache, and its side (0: actual), or None."""
@@ -460,27 +300,17 @@ class TokenAlignment:
         ]
         return [*self._compared.left_out.notes(), *rejected, self._note()]
 
+    @property
+    def omitted(self) -> Mapping[str, int]:
+        """The number of tensors that are not compared, by the reason, the commonest reason first."""
+        return dict(self._compared.omitted.most_common())
+
     def _note(self) -> str:
         """Return one sentence on the tokens that are compared, and on tensors that are not."""
-        omitted = [f"{count} {reason}" for reason, count in self._compared.omitted.items() if count]
-        not_compared = f"; not compared: {', '.join(omitted)}" if omitted else ""
-        requests = len({*self.tokens.index_of[:, 0].tolist()})
+        compared, omitted = self._compared, self._compared.omitted
+        reasons = ", ".join(f"{count} {reason}" for reason, count in omitted.most_common(_MOST_REASONS) if count)
+        requests = counted(len({*self.tokens.index_of[:, 0].tolist()}), "request")
         return (
-            f"tokens: {self.tokens.count} tokens of {counted(requests, 'request')} are on both sides, in "
-            f"{counted(len(self.calls[0]), 'call')} of actual and {len(self.calls[1])} of the reference; "
-            f"{self._compared.joined} tensors were joined along them, {self._compared.whole} have no tokens"
-            f"{not_compared}"
+            f"{self.tokens.count} tokens of {requests}: {compared.joined + compared.whole} tensors compared, "
+            f"{sum(omitted.values())} not{reasons and f' ({reasons})'}"
         )
-
-
-def _names(match: Match) -> list[tuple[int, str]]:
-    """Return (side, name) of both operators of a match."""
-    return [(0, match.actual.op_name), (1, match.reference.op_name)]
-
-
-def _count_compared(parts: Mapping[int, Optional[Record]]) -> int:
-    return sum(part is not None for part in parts.values())
-
-
-def _last_axis(record: Record) -> tuple[int, ...]:
-    return tuple(record.shape or ())[-1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -114,6 +115,7 @@ def combine_groups(
     pairs = Pairs.joined(pairs for _, pairs, _ in found)
     notes = [note for result in results for note in result.aligned]
     notes += [note for _, _, of_group in found for note in of_group]
+    omitted = sum((Counter(result.omitted) for result in results), Counter[str]())
     if not origins:
         notes += _updates_of_one_side(pairs.looked_at())
     return Comparison(
@@ -135,6 +137,7 @@ def combine_groups(
         rebuilt=tuple(_agreeing_parts(results, origins)),
         around=differing_surroundings(*dumps[:2]),
         aligned=tuple(dict.fromkeys(notes)),
+        omitted=dict(omitted.most_common()),
         labels=labels,
     )
 

@@ -56,6 +56,7 @@ class Comparison:
     around      versions, environment variables and settings that differ
     aligned     sentences on the rows of a batch that were compared, on tensors that cannot be aligned, and on operators
                 that the settings of a capture leave out
+    omitted     for a comparison by tokens: the number of tensors that were not compared, by the reason
     labels      the worst verdict of each label, "" for records without one; empty unless several labels were compared
     allowed     globs of operators that may be missing on one side, see `allowing`
     """
@@ -75,6 +76,7 @@ class Comparison:
     rebuilt: tuple[Rebuilt, ...] = ()
     around: tuple[Surrounding, ...] = ()
     aligned: tuple[str, ...] = ()
+    omitted: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def allowing(self, *globs: str) -> Comparison:
@@ -177,6 +179,7 @@ class Comparison:
             "undefined": self.undefined,
             "inside": dict(zip(("actual", "reference"), self.inside)),
             "aligned": list(self.aligned),
+            "omitted": dict(self.omitted),
             "left_out": dict(zip(("actual", "reference"), self.left_out)),
             "rebuilt": [part._asdict() for part in self.rebuilt],
             "around": [one._asdict() for one in self.around],

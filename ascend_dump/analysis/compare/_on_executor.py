@@ -42,6 +42,7 @@ class RankResult(NamedTuple):
     mapped     names of operators of actual that were paired because the user mapped them
     rebuilt    parts that are built differently and agree
     aligned    sentences on the rows of a batch, or on the tokens, that were compared
+    omitted    for tokens: the number of tensors that were not compared, by the reason
     """
 
     parts: list[Sequence[Pair]]
@@ -54,6 +55,7 @@ class RankResult(NamedTuple):
     mapped: list[str]
     rebuilt: list[Rebuilt]
     aligned: tuple[str, ...] = ()
+    omitted: Mapping[str, int] = {}
 
 
 class CountedBatch(Batch):

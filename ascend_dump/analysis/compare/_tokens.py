@@ -11,6 +11,7 @@ from ascend_dump.analysis.alignment.align_setting import may_align_tokens
 from ascend_dump.analysis.alignment.ranks_and_steps import ReadMadeOf, Steps, operators_in
 from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
+from ascend_dump.analysis.explaining.origins import LAST
 from ascend_dump.analysis.explaining.outputs import RUN_BETWEEN
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.operators.operator import Operator
@@ -85,27 +86,38 @@ def with_tokens(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Or
 
 
 def _in_execution_order(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
-    """Return the origins; values of tokens that an operator reads come behind the origins at earlier operators.
+    """Return the origins; the first one comes behind those at earlier operators if it may follow from them.
 
-    A model computes such values from its ids, so a tensor before them differs, even if it could not be compared.
+    A model computes the values of tokens that an operator reads from its ids, so a tensor before them differs, even if
+    it could not be compared. An operator of one side was found in a part of the program that may begin much earlier.
     """
-    if not origins or origins[0].kind != "input" or token_part(origins[0].pair.reference) is None:
+    if not origins:
+        return []
+    first = origins[0]
+    is_read = first.kind == "input" and token_part(first.pair.reference) is not None
+    if not is_read and not (first.kind == "structure" and None in (first.pair.actual, first.pair.reference)):
         return [*origins]
-    places = [_place_of(origin, alignment) for origin in origins]
-    earlier = [n for n, place in enumerate(places) if n and place < places[0]]
+    places = [_places_of(origin, alignment) for origin in origins]
+    earlier = [
+        n
+        for n, (origin, place) in enumerate(zip(origins, places))
+        if any(before < at < math.inf for before, at in zip(place, places[0]))
+        and (is_read or origin.kind not in ("unknown", *LAST))
+    ]
     if not earlier:
         return [*origins]
-    first = replace(origins[0], kind="unknown")
+    first = replace(first, kind="unknown") if is_read else first
     return [*(origins[n] for n in earlier), first, *(origins[n] for n in range(1, len(origins)) if n not in earlier)]
 
 
-def _place_of(origin: Origin, alignment: TokenAlignment) -> float:
-    """Return the position of the operator of an origin in the base call of a side; infinite if it is not there."""
-    for side, record in ((1, origin.pair.reference), (0, origin.pair.actual)):
-        for position, operator in enumerate(alignment.base_operators(side) if record is not None else ()):
-            if record is not None and operator.op_name == record.op_name.partition("[")[0]:
-                return position
-    return math.inf
+def _places_of(origin: Origin, alignment: TokenAlignment) -> tuple[float, float]:
+    """Return the position of the operator of an origin in the base call of each side; infinite if it is not there."""
+    places = [math.inf, math.inf]
+    for side, record in enumerate((origin.pair.actual, origin.pair.reference)):
+        name = None if record is None else record.op_name.partition("[")[0]
+        operators = enumerate(alignment.base_operators(side))
+        places[side] = next((position for position, member in operators if member.op_name == name), math.inf)
+    return places[0], places[1]
 
 
 def _of_part(origin: Origin, alignment: TokenAlignment) -> Origin:
@@ -250,6 +262,8 @@ def _differing_tokens(pair: Pair) -> list[int]:
         x, y = (array.astype(wide) for array in arrays)
     except (AscendDumpError, TypeError, ValueError):
         return []
+    if x.shape != y.shape:
+        return list(part.numbers.tolist())
     with np.errstate(all="ignore"):
         distances = np.where(x == y, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf)).max(axis=1, initial=0.0)
     limit = _CLEAR * float(distances[np.isfinite(distances)].max(initial=0.0))

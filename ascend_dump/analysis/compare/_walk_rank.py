@@ -187,6 +187,7 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
         sorted(progress.mapped),
         divergence.rebuilt(),
         notes,
+        alignment.omitted,
     )
 
 

@@ -117,7 +117,22 @@ def _cause(state: RankState, entered: EnteredStretch, pair: Pair) -> Stretch:
     leading = entered.stretch.leading_to(_identities([pair]), state.wiring.flows)
     agreeing = _identities(entered.agreeing) | _agreeing_inside(state, leading)
     right = entered.stretch.leading_to(agreeing, state.wiring.flows)
-    return leading.without(right).without_masks().without_common()
+    cause = leading.without(right).without_masks()
+    return cause if _is_open_beside(state, entered, cause.module) else cause.without_common()
+
+
+def _is_open_beside(state: RankState, entered: EnteredStretch, module: str) -> bool:
+    """Return True if one side runs operators in the module of a stretch from which nothing was compared.
+
+    They may lead to it by a cache, which data flow does not show, and do what this side seems to lack.
+    """
+    return any(
+        other is not entered
+        and other.is_open
+        and is_alone(other.stretch)
+        and f"{other.stretch.module}.".startswith(f"{module}.")
+        for other in state.stretches.all()
+    )
 
 
 def _agreeing_inside(state: RankState, stretch: Stretch) -> set[int]:

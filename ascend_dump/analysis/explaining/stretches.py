@@ -236,10 +236,12 @@ class Stretches:
             entered.before.append(source.stretch)
 
     def add_output(self, side: int, entered: EnteredStretch, operator: Operator, record: Record) -> None:
-        """Note an output of an operator of a stretch. A view does not replace the operator that computed the tensor."""
-        content = identity_of(record)
-        if content is not None and (computes(operator) or content not in self._made[side]):
-            self._made[side][content] = MadeInside(entered, operator, record)
+        """Note an output of an operator of a stretch. A view or copy has the operator that computed the tensor."""
+        content, made = identity_of(record), self._made[side]
+        if content is None or not (computes(operator) or content not in made):
+            return
+        source = identity_of(operator.inputs[0]) if operator.inputs and not computes(operator) else None
+        made[content] = made.get(source) or MadeInside(entered, operator, record)
 
     def makers(self, contents: Optional[tuple[Any, Any]], *, of_values: bool = False) -> list[MadeInside]:
         """Return the tensors of a pair, of either side, that stretches made.

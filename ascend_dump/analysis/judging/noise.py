@@ -28,6 +28,7 @@ from ascend_dump.analysis.judging.term_magnitude import natural_scale, score_siz
 from ascend_dump.analysis.judging.verdict import Noise, Rules, judge
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
+from ascend_dump.analysis.numerics.narrowed import is_rounded
 from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
 from ascend_dump.analysis.operators.arguments import tensors_among
@@ -79,6 +80,8 @@ class NoiseJudge:
         rounded_to  the type to which one program rounded it, if it was cast back since
         """
         assert difference.measure is not None
+        if rounded_to is not None and is_rounded(a, b, rounded_to):
+            return "noise", f"equal after rounding to {rounded_to}"
         rules = self._rules.of(b.op_name, b.op_type)
         wrong = why_other_integers(a, b, difference)
         if wrong is not None:

@@ -7,7 +7,7 @@ from typing import Optional
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
-__all__ = ["why_narrowed"]
+__all__ = ["is_rounded", "why_narrowed"]
 
 _TYPES = ("bfloat16", "float16")
 #: Fewest elements by which a rounding is recognised, and the largest share of elements of the other side that may be
@@ -38,3 +38,18 @@ def why_narrowed(actual: Optional[Record], reference: Optional[Record]) -> list[
             if shares[number] == 1.0 and shares[1 - number] < _BY_CHANCE:
                 return [f"all elements of {side} are numbers of {name}: it was rounded to that type"]
     return []
+
+
+def is_rounded(a: Record, b: Record, dtype: str) -> bool:
+    """Return True if the values of one side are those of the other side, rounded to a narrower type."""
+    try:
+        sides = [record.numpy().reshape(-1) for record in (a, b)]
+    except AscendDumpError:
+        return False
+    if sides[0].size != sides[1].size:
+        return False
+    import ml_dtypes  # noqa: F401  # registers bfloat16
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        return any((wide.astype(dtype) == narrow).all() for narrow, wide in (sides, sides[::-1]))

@@ -114,15 +114,18 @@ class Stretch:
         """Return the operators of which the other side has none of the same type; all of them if both sides have some.
 
         So a part that one side lacks is named by it, although other operators of the stretch are on both sides. A
-        module that one side lacks comes first, because the other modules may be built from other types.
+        module that one side lacks comes first, because the other modules may be built from other types. Views and
+        copies are no cause while operators that compute are there.
         """
+        sides = [[op for op in side if computes(op) or not self._computing] for side in self.operators]
+        counts = [Counter(operator.op_type for operator in side) for side in sides]
+        extra = [counts[0] - counts[1], counts[1] - counts[0]]
         modules = [{operator.module_path for operator in side if computes(operator)} for side in self.operators]
         alone = modules[0] ^ modules[1]
-        if modules[0] & modules[1] and bool(modules[0] - modules[1]) != bool(modules[1] - modules[0]):
+        is_in_module = modules[0] & modules[1] and bool(modules[0] - modules[1]) != bool(modules[1] - modules[0])
+        if any(extra) and is_in_module:
             here, there = ([op for op in side if op.module_path in alone] for side in self.operators)
             return Stretch((here, there), modules=self.modules)
-        counts = [Counter(operator.op_type for operator in side) for side in self.operators]
-        extra = [counts[0] - counts[1], counts[1] - counts[0]]
         if bool(extra[0]) == bool(extra[1]):
             return self
         here, there = (

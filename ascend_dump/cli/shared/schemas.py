@@ -194,7 +194,7 @@ def _of_analyses(note: Any, error: Any) -> dict[str, tuple[_Fields, ...]]:
     crossings = _list(_object("Crossing", _values_of(Crossing)))
     compared.update(rebuilt=_list(_object("Rebuilt", _values_of(Rebuilt))))
     compared.update(around=_list(_object("Surrounding", _values_of(Surrounding))))
-    compared.update(labels=dict[str, str])
+    compared.update(labels=dict[str, str], omitted=counts)
     compared.update(
         unused=_Texts, allowed=_Texts, aligned=_Texts, crossings=crossings, pairs=_list(pair), notes=_list(note)
     )

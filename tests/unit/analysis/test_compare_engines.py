@@ -306,9 +306,16 @@ def test_weights_of_norms_that_a_trainer_in_a_narrower_type_rounded(tmp_path: Pa
         for norm in (*(layer.norm for layer in trainer.layers), trainer.norm):
             norm.rounds_once = True
 
-    comparison = compared(tmp_path / "right", trains_in=torch.bfloat16, both=widens)
-    assert comparison.origins == ()
-    assert comparison.verdict == "noise", comparison.counts
+    def grows(engine: Any, trainer: Any) -> None:
+        # The rounding of one large weight is large beside the other weights.
+        widens(engine, trainer)
+        for norm in (*(block.norm for block in engine.blocks), *(layer.norm for layer in trainer.layers)):
+            norm.weight.data[0] = 9.97
+
+    for name, change in (("right", widens), ("large", grows)):
+        comparison = compared(tmp_path / name, trains_in=torch.bfloat16, both=change)
+        assert comparison.origins == ()
+        assert comparison.verdict == "noise", comparison.counts
 
     def scales(engine: Any) -> None:
         engine.blocks[1].norm.weight.data *= 1.2

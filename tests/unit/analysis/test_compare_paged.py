@@ -228,7 +228,7 @@ def test_a_right_engine(schedule: str, tokens: int, experts: bool, trainers: dic
     comparison = compared(tmp_path, trainers, Network(engine=True, experts=experts), schedule)
     assert comparison.verdict in ("equal", "noise"), comparison.counts
     assert comparison.origins == ()
-    assert f"tokens: {tokens} tokens of 2 requests" in comparison.aligned[-1]
+    assert f"{tokens} tokens of 2 requests" in comparison.aligned[-1]
     rejected = "4 tokens of a draft were rejected in actual and are left out"
     assert (rejected in comparison.aligned) == (schedule == "drafts")
 

@@ -245,7 +245,7 @@ def test_a_loss_of_the_trainer_is_no_result_of_the_model(tmp_path: Path) -> None
     comparison = ascend_dump.compare(actual, tmp_path / "trainer", align="tokens")
     assert comparison.origins == ()
     assert comparison.verdict == "noise", comparison.counts
-    assert "compute a loss" in comparison.aligned[-1]
+    assert any("a loss" in reason for reason in comparison.omitted), comparison.omitted
 
 
 def test_packed_sequences_whose_positions_go_on(tmp_path: Path) -> None:
@@ -470,7 +470,7 @@ def test_a_request_and_its_padded_row_in_a_batch(tmp_path: Path) -> None:
     alone = rollout(tmp_path / "alone", Network(), sequences[1:2])
     comparison = ascend_dump.compare(alone, batch, rows={0: 1})
     assert comparison.verdict in ("equal", "noise"), comparison.counts
-    assert "7 tokens of 1 request are on both sides" in comparison.aligned[-1]
+    assert "7 tokens of 1 request: " in comparison.aligned[-1]
     with pytest.raises(NotSupported, match="the same length"):
         ascend_dump.compare(alone, batch, rows={0: 0})
     wrong = rollout(tmp_path / "wrong", faulty, sequences[1:2])
@@ -513,7 +513,15 @@ def test_the_command_line(tmp_path: Path) -> None:
     reference = trainer(tmp_path / "trainer", network, sequences)
     with redirect_stdout(io.StringIO()) as stdout, redirect_stderr(io.StringIO()):
         assert main(["compare", str(actual), str(reference), "--align", "tokens", "--json"]) == Exit.OK
-    assert json.loads(stdout.getvalue())["aligned"][0].startswith("log-probabilities of 10 tokens")
+    answer = json.loads(stdout.getvalue())
+    assert answer["aligned"][0].startswith("log-probabilities of 10 tokens")
+    # The reasons are in JSON, and printed with --all; else there is one line with the commonest ones.
+    assert len(answer["aligned"][-1]) <= 120
+    assert answer["omitted"]["picked for the program"] > answer["omitted"]["moved on one side"] > 0
+    for options, is_listed in (((), False), (("--all",), True)):
+        with redirect_stdout(io.StringIO()) as stdout, redirect_stderr(io.StringIO()):
+            assert main(["compare", str(actual), str(reference), *options]) == Exit.OK
+        assert ("tensors not compared: " in " ".join(stdout.getvalue().split())) == is_listed
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         assert main(["compare", str(actual), str(reference), "--align", "lines"]) == Exit.USAGE
 

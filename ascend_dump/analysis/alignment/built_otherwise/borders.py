@@ -180,10 +180,16 @@ class Borders:
         """
         return self._remaining(side, operator) <= self._limit or self._leads_to_agreement(side, operator)
 
-    def reads_difference(self, operator: Operator, side: int, differing: Container[RecordKey]) -> bool:
+    def reads_difference(
+        self, operator: Operator, side: int, differing: Container[RecordKey], alone: Container[int]
+    ) -> bool:
         """Return True if a result that differs leads to an operator, directly or by operators without a partner.
 
-        side: 0 for actual; differing: the key of each record that differs
+        So does the result of an operator that only one side runs, unless everything computed from it agrees.
+
+        side       0 for actual
+        differing  the key of each record that differs
+        alone      the `id` of each operator that only one side runs, and that may be wrong
         """
         of_side = self._sides[side]
         waiting = [of_side.original[operator.position]]
@@ -196,7 +202,8 @@ class Borders:
                 visited.add(made.position)
                 parts = of_side.parts.get(made.position, ())
                 matches = [match for part in parts if (match := of_side.matches.get(part)) is not None]
-                if any(self._differs(match.outputs, differing) for match in matches):
+                is_alone = not matches and id(of_side.flow.operators[made.position]) in alone
+                if is_alone or any(self._differs(match.outputs, differing) for match in matches):
                     return True
                 waiting += [] if matches else [made.position]
         return False

@@ -79,7 +79,10 @@ def _of_outputs(
 def _picked(
     call: ModelCall, operator: Operator, of_inputs: dict[int, np.ndarray], computed: set[int]
 ) -> Optional[np.ndarray]:
-    """Return the slots of the rows that an operator picks from a tensor with a row of each slot, or known rows."""
+    """Return the slots of the rows that an operator picks from a tensor with a row of each slot, or known rows.
+
+    None for known rows in the order of the slots again, with one row of each slot.
+    """
     import numpy as np
 
     if len(operator.inputs) not in (2, 3) or not operator.outputs:
@@ -95,6 +98,7 @@ def _picked(
     ):
         return None
     rows = of_inputs.get(table.index)
+    are_known = rows is not None
     storage = storage_of(table)
     if rows is None:
         # A table that the call did not make, such as one of positions or a cache, has no row for each slot.
@@ -105,8 +109,10 @@ def _picked(
         numbers = ids.numpy().astype(np.int64)
     except AscendDumpError:
         return None
-    is_valid = numbers.size > 0 and numbers.min() >= 0 and numbers.max() < len(rows)
-    return rows[numbers] if is_valid else None
+    if not numbers.size or numbers.min() < 0 or numbers.max() >= len(rows):
+        return None
+    picked: np.ndarray = rows[numbers]
+    return None if are_known and np.array_equal(picked, np.arange(call.ids.size)) else picked
 
 
 def _rows(record: Record) -> int:

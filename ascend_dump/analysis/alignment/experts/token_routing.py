@@ -76,8 +76,8 @@ def rerouted_tokens(
         picked = [record.numpy().astype(np.int64).reshape(len(a), -1) for record in of_choice]
     except AscendDumpError:
         return None
-    if not all(((ids >= 0) & (ids < a.shape[1])).all() for ids in picked):
-        return None
+    if picked[0].shape != picked[1].shape or not all(((ids >= 0) & (ids < a.shape[1])).all() for ids in picked):
+        return None  # other numbers of experts are no rounding
     limit = min(_UNITS * unit, _MOST)
     rows, margins, reordered = [], [], []
     for row in np.flatnonzero((picked[0] != picked[1]).any(axis=1)).tolist():

@@ -1,0 +1,108 @@
+"""A rollout that runs another operator than the trainer, or one with another number of values for each token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ascend_dump
+
+torch: Any = pytest.importorskip("torch")
+nn = torch.nn
+HEADS, SIZE, VOCABULARY, EXPERTS, LENGTH, NEW = 2, 12, 40, 6, 9, 3
+
+
+class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
+    def __init__(self, *, rotates: bool) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(SIZE, SIZE, bias=False) for _ in range(4))
+        self.rotates = rotates
+
+    def forward(self, x: Any, turn: Any, cache: Any) -> Any:
+        q, k, v = (f(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        if self.rotates:
+            q, k = (t * turn[0] + torch.cat((-t[..., 3:], t[..., :3]), -1) * turn[1] for t in (q, k))
+        if cache is not None:
+            k, v = (torch.cat((cache.get(name, k[:, :, :0]), new), 2) for name, new in (("k", k), ("v", v)))
+            cache.update(k=k, v=v)
+        scores = q @ k.transpose(2, 3) * 6**-0.5
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(scores.shape[-1] - scores.shape[-2])
+        weights = scores.masked_fill(~mask, -1e30).softmax(-1)
+        return self.o((weights @ v).transpose(1, 2).flatten(2))
+
+
+class Experts(nn.Module):  # type: ignore[misc]
+    """Sends each token to some experts, whose rows are sorted by experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.weights = nn.Linear(SIZE, EXPERTS, bias=False), nn.Parameter(torch.randn(EXPERTS, SIZE, SIZE))
+        self.count = 2
+
+    def forward(self, x: Any) -> Any:
+        tokens = x.reshape(-1, SIZE)
+        scores = self.router(tokens).sigmoid()
+        ids = scores.topk(self.count, -1).indices
+        scores = scores.gather(-1, ids)
+        order = ids.reshape(-1).argsort(stable=True)
+        counts = torch.bincount(ids.reshape(-1), minlength=EXPERTS).tolist()
+        parts = zip(tokens[order // self.count].split(counts), self.weights)
+        rows = torch.cat([part @ weight for part, weight in parts]) * scores.reshape(-1)[order, None]
+        return rows[order.argsort()].view(-1, self.count, SIZE).sum(1).view(x.shape)
+
+
+class Network(nn.Module):  # type: ignore[misc]
+    def __init__(self, rotating: tuple[bool, ...] = (True, False), counts: tuple[int, ...] = (2, 2)) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(VOCABULARY, SIZE), nn.Linear(SIZE, VOCABULARY)
+        self.attentions = nn.ModuleList(Attention(rotates=rotates) for rotates in rotating)
+        self.experts = nn.ModuleList(Experts() for _ in rotating)
+        for experts, count in zip(self.experts, counts):
+            experts.count = count
+
+    def forward(self, ids: Any, positions: Any, caches: Any = None) -> Any:
+        x = self.embed(ids)
+        angles = positions[..., None] / 10.0 ** torch.arange(3)
+        turn = [make(angles).repeat(1, 1, 2)[:, None] for make in (torch.cos, torch.sin)]
+        for number, (attention, experts) in enumerate(zip(self.attentions, self.experts)):
+            x = x + attention(x, turn, None if caches is None else caches[number])
+            x = x + experts(x)
+        return self.head(x)
+
+
+def compared(tmp_path: Path, network: Any) -> ascend_dump.Comparison:
+    """Compare the rollout of a network, a prompt and single tokens, with the whole sequence in the right one."""
+    ids = torch.randint(1, VOCABULARY, (1, LENGTH), generator=torch.Generator().manual_seed(3))
+    positions = torch.arange(LENGTH)[None]
+    prompt = slice(0, LENGTH - NEW)
+    caches: list[Any] = [{} for _ in network.attentions]
+    with torch.no_grad(), ascend_dump.capture(network, path=tmp_path / "rollout", steps="0-9"):
+        for part in (prompt, *(slice(n, n + 1) for n in range(LENGTH - NEW, LENGTH))):
+            network(ids[:, part], positions[:, part], caches)
+    right = Network()
+    with torch.no_grad(), ascend_dump.capture(right, path=tmp_path / "trainer", steps="0"):
+        right(ids, positions)
+    return ascend_dump.compare(tmp_path / "rollout", tmp_path / "trainer")
+
+
+def test_two_programs_that_agree(tmp_path: Path) -> None:
+    comparison = compared(tmp_path, Network())
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert not comparison.origins
+
+
+def test_operators_of_one_side_are_the_origin_of_what_views_and_copies_of_them_lead_to(tmp_path: Path) -> None:
+    """The rotation of a layer that has none is not before the product with the keys, but before copies of it."""
+    first = compared(tmp_path, Network(rotating=(True, True))).origins[0]
+    assert (first.module, first.kind) == ("attentions.1", "structure")
+    assert first.op_name.rpartition("/")[2].startswith("mul")
+
+
+def test_another_number_of_experts_is_the_first_origin(tmp_path: Path) -> None:
+    """Values whose number differs are compared, and the operator is named before the rows of later layers."""
+    first = compared(tmp_path, Network(counts=(1, 2))).origins[0]
+    assert (first.op_name, first.kind) == ("experts.0/topk_0", "structure")
+    assert "k: 1 here, 2 in the reference" in first.evidence
