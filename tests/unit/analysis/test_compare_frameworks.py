@@ -200,19 +200,25 @@ def training(root: Path, *rates: float, of_mindspore: bool = False) -> Path:
     return write(root, *steps)
 
 
-def dump_of_torch(root: Path) -> Path:
-    """Dump the same training in PyTorch, whose optimizer has several operators; the learning rate is 0.01."""
+def dump_of_torch(root: Path, steps: int = 2, *, averages: bool = False) -> Path:
+    """Dump the same training in PyTorch, whose optimizer has several operators; the learning rate is 0.01.
+
+    averages: an average of the matrix over the steps is computed too, which nothing reads
+    """
     torch: Any = pytest.importorskip("torch")
     layer = torch.nn.Linear(4, 3)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(draw(1, 3, 4)))
         layer.bias.copy_(torch.from_numpy(draw(2, 3)))
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01, foreach=False)
-    with ascend_dump.capture(layer, path=root, steps="0-1", quiet=True):
-        for number in range(2):
+    average = layer.weight.detach().clone()
+    with ascend_dump.capture(layer, path=root, steps=f"0-{steps - 1}", quiet=True):
+        for number in range(steps):
             optimizer.zero_grad()
             layer(torch.from_numpy(draw(10 + number, 6, 4))).square().sum().backward()
             optimizer.step()
+            if averages:
+                average.lerp_(layer.weight.detach(), 0.1)
     return root
 
 
@@ -220,6 +226,27 @@ def test_optimizers_that_compute_in_other_ways_are_quiet(tmp_path: Path) -> None
     found = ascend_dump.compare(dump_of_torch(tmp_path / "a"), training(tmp_path / "b", 0.01))
     assert not found.origins
     assert "different" not in found.counts
+
+
+def test_two_updates_and_the_steps_after_them_prove_an_optimizer(tmp_path: Path) -> None:
+    found = ascend_dump.compare(dump_of_torch(tmp_path / "a", 3), training(tmp_path / "b", 0.01, 0.01))
+    assert found.verdict == "noise"
+    [note] = found.aligned
+    assert note.startswith("updates and gradients that nothing reads: 2 operators of actual and 0 of the reference")
+    assert "the updates of the last step are not compared" in note
+
+
+def test_one_update_proves_no_optimizer(tmp_path: Path) -> None:
+    """The momentum has no effect yet."""
+    found = ascend_dump.compare(dump_of_torch(tmp_path / "a", 2), training(tmp_path / "b", 0.01))
+    assert found.verdict == "unmatched"
+
+
+def test_an_average_that_no_step_reads_is_not_proven(tmp_path: Path) -> None:
+    actual = dump_of_torch(tmp_path / "a", 3, averages=True)
+    found = ascend_dump.compare(actual, training(tmp_path / "b", 0.01, 0.01))
+    assert not found.origins
+    assert found.verdict == "unmatched"
 
 
 def test_parameters_that_were_updated_differently_are_one_origin(tmp_path: Path) -> None:
