@@ -28,6 +28,7 @@ from ascend_dump.analysis.alignment.step_boundaries import (
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._attention import with_attention
 from ascend_dump.analysis.compare._on_executor import RankResult
+from ascend_dump.analysis.compare._proven_updates import Updates
 from ascend_dump.analysis.compare._token_results import settled_by_results, token_results, unexplained_results
 from ascend_dump.analysis.compare._tokens import (
     uncompared_tokens,
@@ -68,13 +69,18 @@ Work = Generator[object, None, _Result]
 
 
 class _RankProgress(NamedTuple):
-    """The results of one rank so far. inside, left_out: numbers of operators by side; others: as in `RankResult`."""
+    """The results of one rank so far.
+
+    inside, left_out: numbers of operators by side; updates: operators of one side in two frameworks; others: as in
+    `RankResult`
+    """
 
     parts: list[Sequence[Pair]]
     inside: Counter[str]
     left_out: Counter[str]
     crossings: list[Crossing]
     mapped: set[str]
+    updates: Updates
 
 
 def compare_rank(
@@ -94,7 +100,7 @@ def compare_rank(
         if are_parts_of_batches(with_operators):
             return _result_of_parts(with_operators)
     divergence = Divergence(rules, Rerun(rules) if replay else None)
-    progress = _RankProgress([], Counter(), Counter(), [], set())
+    progress = _RankProgress([], Counter(), Counter(), [], set(), Updates())
     parts = progress.parts
     is_divided = group is None and (row_finder is None or not row_finder.has_rows) and may_be_divided(steps)
     names: Optional[dict[str, str]] = None
@@ -128,7 +134,10 @@ def compare_rank(
     of_program = (divergence.origins(), divergence.changed())
     counts = (inside, left_out)
     crossed, mapped = progress.crossings, sorted(progress.mapped)
-    aligned = () if row_finder is None else row_finder.notes()
+    aligned = () if row_finder is None else tuple(row_finder.notes())
+    if not of_program[0]:
+        parts, of_updates = progress.updates.without_proven(parts)
+        aligned = aligned if of_updates is None else (*aligned, of_updates)
     return RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt(), aligned)
 
 
@@ -195,7 +204,7 @@ def _walk_tokens(
     rules: Rules, mapping: Optional[Mapping[str, str]], operators: tuple[list[Operator], list[Operator], list[Match]]
 ) -> Work[tuple[Divergence, _RankProgress]]:
     divergence = Divergence(rules, None, by_tokens=True)
-    progress = _RankProgress([], Counter(), Counter(), [], set())
+    progress = _RankProgress([], Counter(), Counter(), [], set(), Updates())
     walk = _walk_step(divergence, operators[0], operators[1], [], mapping, progress, matches=operators[2])
     progress.parts.append((yield from _pairs_of_step(divergence, walk)))
     return divergence, progress
@@ -235,6 +244,7 @@ def _walk_step(
     if shards is None and matches is None and is_cross_framework(actual, reference):
         across = pair_cross_framework(actual, reference, mapping)
         progress.inside.update(actual=across.inside[0], reference=across.inside[1])
+        progress.updates.add_step((actual, reference), across.updates, across.gradients)
         progress.left_out.update(actual=across.left_out[0], reference=across.left_out[1])
         progress.crossings.extend(map(_crossing, crossings(across.matches)))
         progress.mapped.update(_mapped(across.matches))

@@ -44,7 +44,7 @@ def cause_between_frameworks(
     if source is not None:
         reason = f"reads {source.names[0]} here, {source.names[1]} in the reference"
         read = replace(pair, actual=source.inputs[0], reference=source.inputs[1], verdict="different", reason=reason)
-        evidence = [f"{match.actual.label} {reason}", result]
+        evidence = [f"{source.inputs[0].op_name} {reason}", result]
         return CauseBetweenFrameworks("wiring", read, evidence, ("wiring", *source.names), is_other_source=True)
     first = moved_axes.cause(match, inputs)
     if first is not None:

@@ -48,6 +48,7 @@ __all__ = ["InputJudge"]
 _UNREAD = "memory that the operator overwrites without reading it"
 #: Operators whose second input has the classes of the rows of their first input.
 _LOSSES = ("nll_loss_forward", "nll_loss2d_forward", "cross_entropy_loss")
+_ENLARGED = "its gradient is rounding alone, which an optimizer may enlarge to an update of full size"
 _SHAPE = "the operator reads only its shape and type"
 _NO_EFFECT = "another tensor, from which an earlier operator computed the same"
 
@@ -242,6 +243,9 @@ class InputJudge:
             verdict, reason = state.judge.of_input(a, b, difference, earlier_noise, rounded_to)
             if verdict == "different" and state.modules.may_have_drifted(b, difference.measure):
                 verdict, reason = "undecided", DRIFTED
+            if verdict == "different" and match.tensors is not None:
+                is_enlarged = state.history.is_enlarged_rounding(_name_between_frameworks(a, b), a, b)
+                verdict, reason = ("noise", _ENLARGED) if is_enlarged else (verdict, reason)
             pair = replace(pair, verdict=verdict, reason=reason)
             if verdict != "different":
                 if verdict == "noise" and match.tensors is not None:

@@ -171,6 +171,8 @@ class Divergence:
         elif match.tensors is None:
             self._settle(operators, outputs)
             self._note_arguments(operators, pairs)
+        else:
+            self._state.history.add_roundings(outputs)
         if match.actual.kernel is not None:
             self._calls.add_kernel(match, frozenset(operators.causes))
         self._end_module(operators, pairs)

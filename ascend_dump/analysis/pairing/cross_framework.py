@@ -56,6 +56,7 @@ class CrossFrameworkPairs:
 
     alone       for each side: the operators that only this side has
     updates     for each side: the positions of operators of an optimizer that the other side computes in another way
+    gradients   for each side: the positions of operators of the backward pass that only this side has
     inside      for each side: the number of unpaired operators that lead to a paired one
     left_out    for each side: the number of operators that are neither paired, nor inside, nor alone
     views       for each side, by the identity of a view: the tensor that it is a view of
@@ -65,6 +66,7 @@ class CrossFrameworkPairs:
     matches: list[Match] = field(default_factory=list)
     alone: tuple[list[Operator], list[Operator]] = field(default_factory=lambda: ([], []))
     updates: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    gradients: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     inside: tuple[int, int] = (0, 0)
     left_out: tuple[int, int] = (0, 0)
     views: tuple[dict[Hashable, Hashable], dict[Hashable, Hashable]] = field(default_factory=lambda: ({}, {}))
@@ -177,6 +179,7 @@ def pair_cross_framework(
         alone += sorted(broken.difference(alone, paired[number]))
         result.alone[number].extend(side.operators[position] for position in alone)
         result.updates[number].update(side.operators[x].position for x in alone if side.is_of_optimizer(x))
+        result.gradients[number].update(side.operators[x].position for x in alone if side.is_backward(x))
         reported[number].update(alone)
     result.inside = (len(inside[0]), len(inside[1]))
     result.left_out = (counts[0] - len(reported[0]), counts[1] - len(reported[1]))

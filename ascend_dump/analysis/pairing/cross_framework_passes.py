@@ -8,9 +8,9 @@ place       operators of eager programs that run equally often in the same modul
 value       the outputs have the same values in some layout; without values, the statistics have to be nearly equal.
             Numbers have to be made of outputs of the same paired operators too
 parameter   on each side, only one unpaired operator of this operation reads this parameter
-inputs      on each side, only one unpaired operator of this operation reads these outputs of paired operators. If the
-            output is not read on one side, other operators may lie between. Or the operators end stretches that read
-            the same paired outputs, and if possible the same parameters
+inputs      on each side, only one unpaired operator of this operation reads these outputs of paired operators, or this
+            part of one, such as a gate. If the output is not read on one side, other operators may lie between. Or the
+            operators end stretches that read the same paired outputs, and if possible the same parameters
 order       the longest common subsequence of operations and sizes, for operators whose values differ after a fault
 dataflow    operators without partners that made the corresponding inputs of two paired operators
 """
@@ -28,6 +28,7 @@ from ascend_dump.analysis.pairing.by_numbers import pair_by_numbers
 from ascend_dump.analysis.pairing.by_sources import agreeing_pairs, pair_by_indices, pair_by_sources
 from ascend_dump.analysis.pairing.fusion_names import origins_of
 from ascend_dump.analysis.pairing.paired_operators import PairedOperator, PairedOperators, paired_in_actual, partners
+from ascend_dump.analysis.pairing.parts_of_outputs import numbered_sources, pair_by_parts, part_numbers, source_of
 from ascend_dump.analysis.pairing.program_graph import NEAR, Output, ProgramGraph, Read, output_of
 from ascend_dump.analysis.pairing.same_framework import common
 
@@ -47,8 +48,11 @@ def pair_operators(a: ProgramGraph, b: ProgramGraph, mapping: Mapping[str, str])
     _by_calls(a, b, pairs, equal=True)
     _by_value(a, b, pairs, _same_or_of_list(a, b), 0.95)
     pair_by_numbers(a, b, pairs)
+    a.parts, b.parts = part_numbers(a, b, pairs)
     _by_calls(a, b, pairs, equal=False)
     _by_parameter(a, b, pairs)
+    _by_inputs(a, b, pairs)
+    pair_by_parts(a, b, pairs)
     _by_inputs(a, b, pairs)
     _by_value(a, b, pairs, Output.resembles, 0.85)
     if not is_of_pytorch:
@@ -199,7 +203,7 @@ def _elements(output: Output) -> tuple[int, float, float, float]:
 def _by_parameter(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators) -> None:
     taken = paired_in_actual(pairs)
     readers_a, readers_b = (
-        _readers(side, [position for position in side.computing if position not in paired])
+        _readers(side, [x for x in side.computing if x not in paired and not side.is_of_optimizer(x)])
         for side, paired in ((a, taken), (b, set(pairs)))
     )
     for positions, tensor in readers_b:
@@ -246,11 +250,12 @@ def _by_key(side: ProgramGraph, partner: Mapping[int, int]) -> dict[Hashable, li
     """Return unpaired operators whose inputs are all paired, by operation, these inputs, and the size of the output."""
     by_key: dict[Hashable, list[int]] = {}
     for position in side.computing:
-        makers = [read.maker for read in side.reads(position) if read.maker is not None]
+        reads = [read for read in side.reads(position) if read.maker is not None]
         if side.is_of_optimizer(position):
             continue
-        if position not in partner and makers and all(maker in partner for maker in makers):
-            key = (side.does(position), frozenset(partner[maker] for maker in makers), side.tensors[position][0].size)
+        if position not in partner and reads and all(read.maker in partner for read in reads):
+            sources = frozenset(source_of(side, read, partner) for read in reads)
+            key = (side.does(position), sources, side.tensors[position][0].size)
             by_key.setdefault(key, []).append(position)
     return by_key
 
@@ -270,11 +275,11 @@ def _by_order(a: ProgramGraph, b: ProgramGraph, pairs: PairedOperators, agreeing
     free_b = [position for position in b.computing if position not in pairs and position not in inner[1]]
     free_a = [position for position in free_a if not a.is_of_optimizer(position)]
     free_b = [position for position in free_b if not b.is_of_optimizer(position)]
-    partner = partners(pairs)
+    partner, itself = partners(pairs), {position: position for position in pairs}
     ordered = []
-    for i, j in common([_key(a, position) for position in free_a], [_key(b, position) for position in free_b]):
-        read_a = {partner[maker] for _, _, maker in a.reads(free_a[i]) if maker in partner}
-        read_b = {maker for _, _, maker in b.reads(free_b[j]) if maker in pairs}
+    for i, j in common([_key(a, x, partner) for x in free_a], [_key(b, x, itself) for x in free_b]):
+        read_a = {source_of(a, read, partner) for read in a.reads(free_a[i])} - {None}
+        read_b = {source_of(b, read, itself) for read in b.reads(free_b[j])} - {None}
         # If each reads a paired tensor that the other does not read, they belong to different branches.
         if not (read_a - read_b and read_b - read_a):
             ordered.append((free_a[i], free_b[j]))
@@ -388,9 +393,9 @@ def _free_makers(side: ProgramGraph, position: int, paired: set[int]) -> list[in
     return [maker for maker in dict.fromkeys(makers) if maker not in paired and maker not in parts]
 
 
-def _key(side: ProgramGraph, position: int) -> Hashable:
+def _key(side: ProgramGraph, position: int, partner: Mapping[int, int]) -> Hashable:
     shape = side.tensors[position][0].record.shape or ()
-    return (side.does(position), math.prod(shape))
+    return (side.does(position), math.prod(shape), numbered_sources(side, position, partner))
 
 
 def _alike(a: ProgramGraph, b: ProgramGraph, position_a: int, position_b: int) -> bool:

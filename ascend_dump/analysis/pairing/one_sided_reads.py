@@ -59,13 +59,16 @@ def other_source(
     """Return the tensors that two paired operators read, if these are outputs of operators that are no pair.
 
     Arguments: as of `one_sided_read`. None is returned if it is not one tensor on each side, or of another size, or if
-    unpaired operators read it: the programs may compute the input of the paired operators in other ways.
+    unpaired operators of other operations read it: the programs may compute the input of the paired operators in other
+    ways.
     """
     computed = [[read for read in reads if read.maker is not None and _size(read) > 1] for reads in unpaired]
     if not len(computed[0]) == len(computed[1]) == 1:
         return None
     read_a, read_b = computed[0][0], computed[1][0]
-    if not all(_reads_itself(*side) for side in zip(sides, positions, (read_a, read_b))):
+    readers = [graph.reader_of(read.record) for graph, read in zip(sides, (read_a, read_b))]
+    are_own = [x in (position, *graph.before(position)) for graph, position, x in zip(sides, positions, readers)]
+    if not all(are_own) and (any(are_own) or not _do_one(sides, readers)):
         return None
     if _size(read_a) != _size(read_b) or (read_a.maker in pieces[0] and read_b.maker in pieces[1]):
         return None
@@ -75,8 +78,10 @@ def other_source(
     return OtherSource((read_a.record, read_b.record), (names[0], names[1]))
 
 
-def _reads_itself(graph: ProgramGraph, position: int, read: Read) -> bool:
-    return graph.reader_of(read.record) in (position, *graph.before(position))
+def _do_one(sides: tuple[ProgramGraph, ProgramGraph], readers: Sequence[Optional[int]]) -> bool:
+    """Return True if two operators are of one operation."""
+    does = [None if reader is None else graph.does(reader) for graph, reader in zip(sides, readers)]
+    return does[0] is not None and does[0] == does[1]
 
 
 def _is_evidence(graph: ProgramGraph, read: Read, reads_across: Sequence[Read]) -> bool:

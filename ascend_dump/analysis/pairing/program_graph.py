@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
@@ -21,7 +21,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Output", "ProgramGraph", "Read", "output_of"]
+__all__ = ["Output", "ProgramGraph", "Read", "output_of", "part_of_memory"]
 
 _ADDITION, _PRODUCT, _FACTOR, _LINEAR, _INSIDE = "add", "matmul", "mul", "linear", "inside of linear"
 #: Prefix of the names of backward operators in MindSpore and TensorFlow.
@@ -110,6 +110,8 @@ class ProgramGraph:
         self.operators = operators
         #: True if the other program is of another framework, whose optimizers compute the same in other ways.
         self.has_other_optimizer = False
+        #: By position of an operator and part of memory: the numbers of parts of its output that both programs read.
+        self.parts: Mapping[tuple[int, Hashable], int] = {}
         #: By the identity of a view: the tensor that it is a view of.
         self.views: dict[Hashable, Hashable] = {}
         #: By the identity of a tensor: the types in which it and its views are recorded.
@@ -218,6 +220,10 @@ class ProgramGraph:
             return any(read.maker is None for read in self.reads(position)) or any(part < size for part in sizes)
         return operation(operator.op_type) != _FACTOR or len(sizes) < 2 or 1 in sizes
 
+    def part_of(self, read: Read) -> Optional[int]:
+        """Return the number of the part that is read of an output; None for a whole output, and if it is unknown."""
+        return None if read.maker is None else self.parts.get((read.maker, part_of_memory(read.record)))
+
     def reader_of(self, record: Record) -> Optional[int]:
         """Return the position of the operator whose input a record is."""
         return self._readers.get(id(record))
@@ -287,12 +293,16 @@ class ProgramGraph:
             for record, root, maker in self.reads(stack.pop()):
                 if maker is None or maker in paired:
                     # Several parts of one tensor may be read: query, key and value of an attention.
-                    part = (record.attrs.get("storage_offset"), math.prod(record.shape or ()))
-                    outside.setdefault((identity_of(record), part), Read(record, root, maker))
+                    outside.setdefault(part_of_memory(record), Read(record, root, maker))
                 elif maker not in visited:
                     visited.add(maker)
                     stack.append(maker)
         return list(outside.values())
+
+
+def part_of_memory(record: Record) -> Hashable:
+    """Return the identity of a record, which may be that of a larger tensor, with offset and size of the part."""
+    return identity_of(record), record.attrs.get("storage_offset"), _size(record)
 
 
 def _alters(operator: Operator) -> bool:

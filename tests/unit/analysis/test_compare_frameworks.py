@@ -200,19 +200,25 @@ def training(root: Path, *rates: float, of_mindspore: bool = False) -> Path:
     return write(root, *steps)
 
 
-def dump_of_torch(root: Path) -> Path:
-    """Dump the same training in PyTorch, whose optimizer has several operators; the learning rate is 0.01."""
+def dump_of_torch(root: Path, steps: int = 2, *, averages: bool = False) -> Path:
+    """Dump the same training in PyTorch, whose optimizer has several operators; the learning rate is 0.01.
+
+    averages: an average of the matrix over the steps is computed too, which nothing reads
+    """
     torch: Any = pytest.importorskip("torch")
     layer = torch.nn.Linear(4, 3)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(draw(1, 3, 4)))
         layer.bias.copy_(torch.from_numpy(draw(2, 3)))
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01, foreach=False)
-    with ascend_dump.capture(layer, path=root, steps="0-1", quiet=True):
-        for number in range(2):
+    average = layer.weight.detach().clone()
+    with ascend_dump.capture(layer, path=root, steps=f"0-{steps - 1}", quiet=True):
+        for number in range(steps):
             optimizer.zero_grad()
             layer(torch.from_numpy(draw(10 + number, 6, 4))).square().sum().backward()
             optimizer.step()
+            if averages:
+                average.lerp_(layer.weight.detach(), 0.1)
     return root
 
 
@@ -220,6 +226,27 @@ def test_optimizers_that_compute_in_other_ways_are_quiet(tmp_path: Path) -> None
     found = ascend_dump.compare(dump_of_torch(tmp_path / "a"), training(tmp_path / "b", 0.01))
     assert not found.origins
     assert "different" not in found.counts
+
+
+def test_two_updates_and_the_steps_after_them_prove_an_optimizer(tmp_path: Path) -> None:
+    found = ascend_dump.compare(dump_of_torch(tmp_path / "a", 3), training(tmp_path / "b", 0.01, 0.01))
+    assert found.verdict == "noise"
+    [note] = found.aligned
+    assert note.startswith("updates and gradients that nothing reads: 2 operators of actual and 0 of the reference")
+    assert "the updates of the last step are not compared" in note
+
+
+def test_one_update_proves_no_optimizer(tmp_path: Path) -> None:
+    """The momentum has no effect yet."""
+    found = ascend_dump.compare(dump_of_torch(tmp_path / "a", 2), training(tmp_path / "b", 0.01))
+    assert found.verdict == "unmatched"
+
+
+def test_an_average_that_no_step_reads_is_not_proven(tmp_path: Path) -> None:
+    actual = dump_of_torch(tmp_path / "a", 3, averages=True)
+    found = ascend_dump.compare(actual, training(tmp_path / "b", 0.01, 0.01))
+    assert not found.origins
+    assert found.verdict == "unmatched"
 
 
 def test_parameters_that_were_updated_differently_are_one_origin(tmp_path: Path) -> None:
@@ -251,3 +278,67 @@ def test_a_parameter_has_its_name_on_one_side_only(tmp_path: Path) -> None:
     reference += [Op("Mul", "Mul", [rounded(np.tanh(x)), gain], [np.tanh(x) * gain])]
     found = ascend_dump.compare(write(tmp_path / "a", actual), write(tmp_path / "b", reference))
     assert [(origin.kind, origin.op_name) for origin in found.origins] == [("parameter", "mul_0")]
+
+
+def centered(root: Path, *, is_wrong: bool = False) -> Path:
+    """Write a layer whose output is centered, so that the gradient of its bias is rounding alone, and a step of Adam.
+
+    is_wrong: the matrix, whose gradient is more than rounding, is not updated
+    """
+    steps = []
+    matrix, bias = draw(1, 3, 4).T.copy(), draw(2, 3)
+    for number in range(2):
+        x = draw(10 + number, 6, 4)
+        product = x @ matrix
+        y = product + bias
+        mean = y.mean(0, keepdims=True)
+        rest = y - mean
+        spread = np.full((6, 3), 1e-8, "f4")
+        gradient = 2 * rest + spread
+        of_matrix, of_bias = x.T @ gradient, np.asarray([1e-7, -1e-7, 1e-7], "f4")
+        scope = "gradients/"
+        steps.append(
+            [
+                Op("MatMul", "MatMul", [x, matrix], [product]),
+                Op("BiasAdd", "BiasAdd", [product, bias], [y]),
+                Op("Mean", "Mean", [y], [mean]),
+                Op("Sub", "Sub", [y, mean], [rest]),
+                Op("Mul", f"{scope}Square_grad/Mul_1", [rest, one(2)], [2 * rest]),
+                Op("AddN", f"{scope}AddN", [2 * rest, spread], [gradient]),
+                Op("BiasAddGrad", f"{scope}BiasAdd_grad/BiasAddGrad", [gradient], [of_bias]),
+                Op("MatMul", f"{scope}MatMul_grad/MatMul_1", [x, gradient], [of_matrix]),
+            ]
+        )
+        matrix = matrix if is_wrong else matrix - np.float32(0.01) * np.sign(of_matrix)
+        bias = bias - np.float32(0.01) * np.sign(of_bias)
+    return write(root, *steps)
+
+
+def centered_of_torch(root: Path) -> Path:
+    torch: Any = pytest.importorskip("torch")
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 3))
+    with torch.no_grad():
+        layer[0].weight.copy_(torch.from_numpy(draw(1, 3, 4)))
+        layer[0].bias.copy_(torch.from_numpy(draw(2, 3)))
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.01, eps=1e-16, foreach=False)
+    with ascend_dump.capture(layer, path=root, steps="0-1", quiet=True):
+        for number in range(2):
+            optimizer.zero_grad()
+            y = layer(torch.from_numpy(draw(10 + number, 6, 4)))
+            (y - y.mean(0, keepdim=True)).square().sum().backward()
+            optimizer.step()
+    return root
+
+
+def test_an_optimizer_enlarges_a_gradient_that_is_rounding_alone(tmp_path: Path) -> None:
+    found = ascend_dump.compare(centered_of_torch(tmp_path / "a"), centered(tmp_path / "b"))
+    assert not found.origins
+    reasons = {pair.reason for pair in found.pairs if pair.record.io == "input" and pair.record.shape == (3,)}
+    assert any("its gradient is rounding alone" in reason for reason in reasons)
+
+
+def test_a_parameter_whose_gradient_is_more_than_rounding_is_named(tmp_path: Path) -> None:
+    found = ascend_dump.compare(centered_of_torch(tmp_path / "a"), centered(tmp_path / "b", is_wrong=True))
+    [origin] = found.origins
+    assert origin.kind == "parameter"
+    assert origin.pair.record.index == 2
