@@ -103,7 +103,8 @@ class HarmlessDifferences:
                     continue
                 # A view of a tensor that differs stays: it leads from this difference to the operators behind it.
                 is_move = not computes(operator) and not is_unchanging(operator)
-                if is_move and borders.reads_difference(operator, number, differing, alone):
+                leads_on = is_move and borders.reads_difference(operator, number, differing, alone)
+                if leads_on and not borders.is_inside(operator, number):
                     continue
                 self._compared.omitted[_REBUILT] += computes_floats(operator)
                 parts.update(dict.fromkeys(map(id, operator.records)))
