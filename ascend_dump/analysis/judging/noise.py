@@ -203,9 +203,13 @@ class NoiseJudge:
                 verdict, reason = (verdict, reason) if unmasked is None else judged(unmasked)
         # Leaving out outliers is right only if all inputs differ by no more than noise (`elements` includes `clean`).
         if verdict == "different" and input_noise and elements and not _has_moved_input(match, b):
-            unit = max(noise.unit for noise in input_noise)
+            # Where each element follows from those at its index, outliers are few: their inputs differ by more than the
+            # rounding of most inputs. A softmax follows from all scores of a token, of which masks hide the size.
+            is_by_element = element_rule(operator.function) is not None
+            unit = _unit_of(input_noise) if is_by_element else max(noise.unit for noise in input_noise)
             remainder = measure_without_outliers(a, b, _input_pairs(match, b), unit)
-            if remainder is not None:
+            most = math.prod(b.shape or ()) / (2 if is_by_element else 1)
+            if remainder is not None and remainder[1] <= most:
                 measured, count = remainder
                 verdict, reason = judged(measured)
                 if verdict == "noise":
@@ -254,8 +258,7 @@ class NoiseJudge:
         rules = self._rules.of(match.reference.op_name, match.reference.op_type)
         if is_different:
             errors = _errors(match, a, b)
-            unit = max([kind.unit, *(noise.unit for noise in input_noise)])
-            if errors is not None and errors.are_right(rules.gain, unit):
+            if errors is not None and errors.are_right(rules.gain, max(kind.unit, _unit_of(input_noise))):
                 return "noise", "each element is as far off as its inputs are"
         elif measured.max_rel > most_roundings(kind) and _has_all_inputs(match):
             wrong = self._wrong_elements(match, a, b, dtype)
@@ -403,3 +406,8 @@ def _noise_in(operator: Operator, noise: Sequence[InputNoise], output: Measure, 
         # The relative error of a reference that is all zero is infinite, so its absolute error is used.
         size += source.error * natural if math.isfinite(source.error) else source.measure.rmse
     return Noise(size, max((source.unit for source in noise), default=0.0), most, each)
+
+
+def _unit_of(input_noise: Sequence[InputNoise]) -> float:
+    """Return the unit of rounding of inputs. Tensors of a wide type may follow from the rounding of a narrow type."""
+    return max((max(noise.unit, noise.error) for noise in input_noise), default=0.0)
