@@ -27,7 +27,7 @@ from ascend_dump.analysis.explaining.origins import Draft, stretch_draft
 from ascend_dump.analysis.explaining.outputs import judge_outputs
 from ascend_dump.analysis.explaining.rank_state import RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
-from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside, is_lost_gradient
+from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside, is_alone, is_lost_gradient
 from ascend_dump.analysis.explaining.updates import UpdateJudge, is_of_update
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, OriginNumber
@@ -296,7 +296,8 @@ class Divergence:
             if isinstance(node, EnteredStretch):
                 # Later steps show whether the update of a parameter that the other side lacks is right.
                 is_judged_later = node.number == number and wiring.updates_own(node.stretch.operators)
-                if node not in leading:
+                # Nothing reads what only one side computes: it is no origin, and it has no partner.
+                if node not in leading and not (node.is_open and is_alone(node.stretch)):
                     node.is_absorbed = True
             state.drafts[number].add_reach(number in reached and not is_judged_later)
         # If another origin too explains a difference, for example of a parameter, then from now on it alone does.
@@ -465,8 +466,8 @@ class Divergence:
         first = computing[1 - lacking]
         if first is None:
             return None
-        is_alone = not stretch.operators[lacking]
-        return self._state.arguments.lost_gradient(1 - lacking, first, is_alone=is_alone)
+        lacks_all = not stretch.operators[lacking]
+        return self._state.arguments.lost_gradient(1 - lacking, first, is_alone=lacks_all)
 
     def _enter_stretch(self, side: int, operator: Operator, outputs: Sequence[Pair]) -> None:
         """Note an operator that only one side runs, with its inputs and outputs."""
@@ -476,7 +477,7 @@ class Divergence:
             return
         entered = state.stretches.entered(stretch)
         if entered is None:
-            is_alone = not stretch.operators[1 - side]
+            runs_alone = not stretch.operators[1 - side]
             lost = self._lost_gradient(side, operator, stretch)
             number = (
                 state.arguments.stretch_origin(
@@ -496,7 +497,7 @@ class Divergence:
             if state.has_parts and state.drafts[number].hidden:
                 # Ranks that work together run operators that one rank does not need: only their results count.
                 state.drafts[number].add_reach(False)
-            if is_alone and operator.function == "detach" and operator.phase != "backward":
+            if runs_alone and operator.function == "detach" and operator.phase != "backward":
                 state.arguments.add_detached(side, operator, number)
             if not state.has_parts:
                 state.rebuilt.append((number, entered))
