@@ -17,6 +17,7 @@ from ascend_dump.analysis.explaining.stretches import EnteredStretch
 from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COPIES, SHAPED, operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, Made
@@ -190,12 +191,14 @@ class Effects:
     def _followers_of_open(self, node: EnteredStretch) -> Iterator[Optional[Node]]:
         """Yield the readers of all outputs of a stretch, if none of these outputs was compared.
 
-        New tensors that one side computes and nothing reads, such as a number for a log, change no result.
+        New tensors that one side computes and nothing reads, such as a number for a log, change no result. The readers
+        of what a module returns are not known.
         """
         is_alone = not all(node.stretch.operators)
         for side, operators in enumerate(node.stretch.operators):
             for operator in operators:
-                if is_alone and not (writes(operator.op_type) or self.flows[side].readers[operator.position]):
+                counts = writes(operator.op_type) or any(map(is_of_module, operator.outputs))
+                if is_alone and not (counts or self.flows[side].readers[operator.position]):
                     continue
                 for output in operator.outputs:
                     yield from self._readers(side, operator, output)

@@ -13,6 +13,7 @@ from typing import Any
 from ascend_dump.analysis.operators.layer_names import contents_of_parameters
 from ascend_dump.analysis.operators.operator import Operator, common_module
 from ascend_dump.analysis.pairing.same_framework import common
+from ascend_dump.analysis.pairing.weak_pairs import computes
 
 __all__ = ["modules_of_other_names"]
 
@@ -23,8 +24,9 @@ _FEW = 3
 def modules_of_other_names(operators: Sequence[Operator], others: Sequence[Operator]) -> dict[str, str]:
     """Return the paths of modules of one program, and the paths of the modules of the other with the same weights.
 
-    A module around such modules corresponds to the innermost module around their partners. Only paths that the other
-    side does not have are returned, so that weights that a program confused are not hidden.
+    A module around such modules corresponds to the innermost module around their partners. Only modules that run
+    operators are returned, and only paths that the other side does not have, so that weights that a program confused
+    are not hidden.
 
     operators, others: the operators of the first step that both programs have
     """
@@ -42,16 +44,25 @@ def modules_of_other_names(operators: Sequence[Operator], others: Sequence[Opera
         if path not in found and other not in taken:
             found[path] = other
     found.update(_around(found))
-    paths = tuple(
-        {*map(_owner, names), *(operator.module_path for operator in side)}
-        for names, side in zip(contents, (operators, others))
-    )
+    running = _running(operators), _running(others)
+    names_of = tuple({*map(_owner, names), *paths} for names, paths in zip(contents, running))
     counts = Counter(found.values())
     return {
         path: other
         for path, other in found.items()
-        if counts[other] == 1 and path not in paths[1] and other not in paths[0]
+        if counts[other] == 1 and path in running[0] and other in running[1]
+        if path not in names_of[1] and other not in names_of[0]
     }
+
+
+def _running(operators: Sequence[Operator]) -> set[str]:
+    """Return the paths of modules that compute in the forward pass, and of the modules around them.
+
+    A program of a compiler runs its operators outside of the modules that own the weights.
+    """
+    paths = {one.module_path for one in operators if one.phase == "forward" and computes(one)}
+    levels = [path.split(".") for path in paths if path]
+    return {".".join(path[:count]) for path in levels for count in range(1, len(path) + 1)}
 
 
 def _unique(contents: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, str]:

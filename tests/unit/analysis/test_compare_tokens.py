@@ -353,7 +353,7 @@ def test_operators_of_one_side_without_an_effect_on_the_results(tmp_path: Path) 
     network.blocks[1].n2 = CountingNorm(network.blocks[1].n2)
     comparison = compared(tmp_path / "right", network, requests(10, 12, 9))
     assert comparison.verdict in ("equal", "noise"), comparison.counts
-    assert "everything computed from it agrees" in "".join(pair.reason for pair in comparison.pairs)
+    assert comparison.origins == ()
     network.blocks[1].n2.eps = 0.1
     comparison = compared(tmp_path / "wrong", network, requests(10, 12, 9))
     assert comparison.origins[0].module == "blocks.1.n2"
