@@ -459,7 +459,7 @@ def comparison_notes(compared: HasNotes) -> Iterator[str]:
         yield f"by label: {_labels_text(compared.labels)}"
     if any(inside):
         yield (
-            f"two frameworks: {inside[0]} operators of actual and {inside[1]} of the reference run inside compared "
+            f"other operators: {inside[0]} of actual and {inside[1]} of the reference run inside compared "
             "operators, and are not compared themselves: the other side does not have their tensors"
         )
     if any(left_out):
