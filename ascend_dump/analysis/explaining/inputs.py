@@ -165,7 +165,8 @@ class InputJudge:
         if has_no_value and difference.verdict != "structure":
             reason = f"no defined value: {_UNREAD}"
             return _JudgedInput(replace(pair, verdict="noise", reason=reason, undefined=_UNREAD, measure=None))
-        known = self._look_up(a, b, difference, pair)
+        is_made_again = not state.has_parts and state.stretches.is_made_again(difference.contents)
+        known = None if is_made_again else self._look_up(a, b, difference, pair)
         is_structure = difference.verdict == "structure" and not state.has_parts
         if match.reference.function in SHAPED and b.index == 0 and not is_structure:
             # The operator reads only the shape of this input, so a difference of its values has no effect.

@@ -256,6 +256,14 @@ class Stretches:
             if tensor is not None and not (of_values and is_view(tensor.operator.op_type) and not tensor.stretch.casts)
         ]
 
+    def is_made_again(self, contents: Optional[tuple[Any, Any]]) -> bool:
+        """Return True if a stretch of this step made a tensor, and no tensor that left it was compared.
+
+        The same difference in an earlier step, such as that of a mask, does not tell what becomes of it in this step.
+        """
+        made = self.makers(contents)
+        return bool(made) and all(one.stretch.step == self._steps and one.stretch.is_open for one in made)
+
     def left_by(self, reader: Operator, record: Record) -> list[EnteredStretch]:
         """Return the stretch that made an input of an operator of the reference, by the data flow; [] if none did."""
         stretch = self._exits.get((reader.position, record.index))
