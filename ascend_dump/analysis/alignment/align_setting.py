@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Optional
 
+from ascend_dump.analysis.alignment.paged_caches import have_other_slots
 from ascend_dump.analysis.alignment.token_sequences import model_calls_of
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.errors import ConfigError
@@ -26,7 +27,8 @@ def check_align(align_by: Optional[str], **settings: object) -> None:
 def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator]) -> bool:
     """Return True if the ids of the first model calls of both sides have no row in common, and not both sides train.
 
-    Rows of one batch in another batch are found without their tokens.
+    Rows of one batch in another batch are found without their tokens. The same rows are compared by tokens if an engine
+    writes them to other slots of its cache.
     """
     calls = model_calls_of([operators], [reference], guess=False)
     trains = [any(operator.phase == "backward" for operator in side) for side in (operators, reference)]
@@ -36,4 +38,6 @@ def may_align_tokens(operators: Sequence[Operator], reference: Sequence[Operator
     if first[0].width != first[1].width:
         return True
     rows = [{tuple(row) for row in call.ids.tolist()} for call in first]
-    return first[0].rows != first[1].rows and rows[0].isdisjoint(rows[1])
+    if first[0].rows != first[1].rows:
+        return rows[0].isdisjoint(rows[1])
+    return rows[0] == rows[1] and have_other_slots(*first)

@@ -21,7 +21,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["MisreadToken", "misread_token", "writes_to_slots"]
+__all__ = ["MisreadToken", "have_other_slots", "misread_token", "writes_to_slots"]
 
 #: Integers from this number on are not taken for slots of a cache.
 _MOST_SLOTS = 1 << 26
@@ -130,6 +130,15 @@ def writes_to_slots(calls: Sequence[ModelCall], operators: Mapping[int, Operator
         _slot_records(operator, counts[index]) or _has_rows_and_positions(operator, counts[index])
         for index, operator in operators.items()
     )
+
+
+def have_other_slots(actual: ModelCall, reference: ModelCall) -> bool:
+    """Return True if two calls write their tokens to different slots of a cache."""
+    slots = [
+        [record.content for operator in call.operators for record in _slot_records(operator, call.rows * call.width)]
+        for call in (actual, reference)
+    ]
+    return bool(slots[0]) and len(slots[0]) == len(slots[1]) and slots[0] != slots[1]
 
 
 def _requests(tokens: Sequence[Token]) -> Iterator[Token]:

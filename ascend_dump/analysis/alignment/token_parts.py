@@ -133,6 +133,8 @@ class TensorOfCalls:
             for numbers, values in gather(self.side, way, index, record.numpy(), self.orders.get(index)):
                 if result is None:
                     result = np.zeros((tokens.count, *rest), values.dtype)
+                if values.size != len(values) * math.prod(rest):
+                    continue  # of another shape for each token, such as the blocks of a request
                 values = values.reshape(len(values), *rest)
                 result[numbers] = values
                 known[numbers] = True

@@ -143,11 +143,12 @@ class EnteredStretch:
 
 
 class MadeInside(NamedTuple):
-    """A tensor that an operator of a stretch made."""
+    """A tensor that an operator of a stretch made. is_again: a stretch of an earlier step made the same values"""
 
     stretch: EnteredStretch
     operator: Operator
     record: Record
+    is_again: bool = False
 
 
 def is_alone(stretch: Stretch) -> bool:
@@ -241,7 +242,9 @@ class Stretches:
         if content is None or not (computes(operator) or content not in made):
             return
         source = identity_of(operator.inputs[0]) if operator.inputs and not computes(operator) else None
-        made[content] = made.get(source) or MadeInside(entered, operator, record)
+        before = made.get(content)
+        is_again = before is not None and before.stretch.step < entered.step
+        made[content] = made.get(source) or MadeInside(entered, operator, record, is_again)
 
     def makers(self, contents: Optional[tuple[Any, Any]], *, of_values: bool = False) -> list[MadeInside]:
         """Return the tensors of a pair, of either side, that stretches made.
@@ -257,12 +260,12 @@ class Stretches:
         ]
 
     def is_made_again(self, contents: Optional[tuple[Any, Any]]) -> bool:
-        """Return True if a stretch of this step made a tensor, and no tensor that left it was compared.
+        """Return True if stretches made a tensor in an earlier step and in this one, in which no tensor was compared.
 
-        The same difference in an earlier step, such as that of a mask, does not tell what becomes of it in this step.
+        The difference in an earlier step, such as that of a mask, does not tell what becomes of it in this step.
         """
         made = self.makers(contents)
-        return bool(made) and all(one.stretch.step == self._steps and one.stretch.is_open for one in made)
+        return bool(made) and all(one.is_again and one.stretch.is_open for one in made)
 
     def left_by(self, reader: Operator, record: Record) -> list[EnteredStretch]:
         """Return the stretch that made an input of an operator of the reference, by the data flow; [] if none did."""

@@ -284,3 +284,17 @@ def test_the_scale_of_an_expert(trainers: dict[bool, Path], tmp_path: Path) -> N
     engine = Network(engine=True, experts=True)
     engine.layers[1].mlp.scales[0] = 1.3
     assert (compared(tmp_path, trainers, engine).origins[0].module or "").startswith("layers.1.mlp")
+
+
+def test_the_same_requests_in_other_blocks(tmp_path: Path) -> None:
+    """Without the setting `align`: two runs of an engine write the same tokens to other slots of its cache."""
+    for name, free in (("actual", [3, 5, 11, 1, 14, 7, 2]), ("reference", [9, 4, 12, 2, 7, 14, 1])):
+        engine = Network(engine=True)
+        scheduler = Scheduler(engine, None)
+        scheduler.free = free
+        with torch.no_grad(), ascend_dump.capture(engine, path=tmp_path / name, steps="0-9"):
+            plain(scheduler, *requests())
+    found = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
+    assert found.origins == ()
+    assert found.verdict in ("equal", "noise"), found.counts
+    assert "20 tokens of 2 requests" in found.aligned[-1]
