@@ -143,7 +143,7 @@ def order(model: OfPyTorch) -> None:
     [
         (eps, "blocks.layers.1.norm1", {"structure"}),
         (relu, "blocks.layers.1", {"structure"}),
-        (order, "blocks.layers.1.self_attn", {"structure", "wiring"}),
+        (order, "blocks.layers.1", {"structure", "wiring"}),
     ],
 )
 def test_a_fault_is_named_where_it_is(
