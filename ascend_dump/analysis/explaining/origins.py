@@ -8,6 +8,7 @@ from typing import Any, Optional, Protocol
 from ascend_dump.analysis.explaining.adapter_evidence import AdapterRecords
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.judging.input_noise import OriginNumber
+from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_source, is_view
 from ascend_dump.analysis.operators.next_request import is_of_module, is_update, layers_of
@@ -16,7 +17,6 @@ from ascend_dump.analysis.operators.properties import COLLECTIVES, COPIES, opera
 from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.common.units import counted
-from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 __all__ = ["LAST", "Draft", "Drafts", "add_effect", "explain", "importance", "stretch_draft"]
@@ -437,22 +437,15 @@ def _how_far(group: Sequence[Draft]) -> str:
     if group[0].since is not None:
         return "they were updated differently"
     if all(map(_is_in_another_order, group)):
-        return "the same values in another order"
+        return "probably the same values in another order"
     if group[0].names is not None:
         return f"they have other names, such as {group[0].names[0]} here and {group[0].names[1]} in the reference"
     return "another seed or checkpoint"
 
 
 def _is_in_another_order(draft: Draft) -> bool:
-    """Return True if a parameter has the same smallest and largest value on both sides, as if its rows were moved."""
-    pair = draft.pair
-    if pair.actual is None or pair.reference is None or pair.actual.shape != pair.reference.shape:
-        return False
-    try:
-        here, there = pair.actual.statistics(), pair.reference.statistics()
-    except AscendDumpError:
-        return False
-    return here.min != here.max and (here.min, here.max) == (there.min, there.max)
+    actual, reference = draft.pair.actual, draft.pair.reference
+    return actual is not None and reference is not None and are_rearranged(actual, reference)
 
 
 def _origin(summary: str, first: Draft, *joined: Draft) -> Origin:

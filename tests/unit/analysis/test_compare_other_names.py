@@ -173,3 +173,25 @@ def test_confused_weights_are_not_hidden(tmp_path: Path) -> None:
     layers[1].intermediate.load_state_dict(reference.encoder[0].intermediate.state_dict())
     found = ascend_dump.compare(dumped(tmp_path / "actual", actual), dumped(tmp_path / "reference", reference))
     assert (found.origins[0].kind, found.origins[0].module) == ("parameter", "encoder.0.intermediate")
+
+
+def test_rows_in_another_order_are_no_other_checkpoint(tmp_path: Path) -> None:
+    reference, actual = Theirs(), Theirs()
+    actual.load_state_dict(reference.state_dict())
+    for layer in actual.encoder:
+        for part in (layer.attention.query, layer.attention.key):
+            part.weight.data = part.weight.data.roll(1, 0)
+    found = ascend_dump.compare(dumped(tmp_path / "actual", actual), dumped(tmp_path / "reference", reference))
+    assert found.origins[0].evidence[0].endswith(": probably the same values in another order")
+
+
+def test_changed_values_are_not_in_another_order(tmp_path: Path) -> None:
+    """The smallest and the largest value are the same."""
+    reference, actual = Theirs(), Theirs()
+    actual.load_state_dict(reference.state_dict())
+    for layer in actual.encoder:
+        for part in (layer.attention.query, layer.attention.key):
+            order = part.weight.data.flatten().sort().indices
+            part.weight.data.view(-1)[order[20:40]] *= 1.5
+    found = ascend_dump.compare(dumped(tmp_path / "actual", actual), dumped(tmp_path / "reference", reference))
+    assert found.origins[0].evidence[0].endswith(": another seed or checkpoint")
