@@ -104,7 +104,8 @@ from ascend_dump.analysis.explaining.walk import Divergence
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, operators
 from ascend_dump.analysis.operators.properties import operator_class
-from ascend_dump.analysis.pairing.same_framework import Match, align
+from ascend_dump.analysis.pairing.matches import Match
+from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.reading import Record
 
 #: The sets of operators, with their shapes, scales, seeds and optimizers.

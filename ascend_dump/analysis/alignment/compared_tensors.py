@@ -34,7 +34,7 @@ from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import ALLOCATING, operator_class, writes
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record

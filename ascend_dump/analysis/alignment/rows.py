@@ -19,7 +19,8 @@ from ascend_dump.analysis.alignment.axis_maps import AxisMap, part_of
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
-from ascend_dump.analysis.pairing.same_framework import Match, align
+from ascend_dump.analysis.pairing.matches import Match
+from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
 from ascend_dump.reading import Record

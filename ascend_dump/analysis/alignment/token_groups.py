@@ -13,7 +13,8 @@ from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_source, moves_elements, operation
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import PRODUCTS, SHAPED, operator_class
-from ascend_dump.analysis.pairing.same_framework import Match, align
+from ascend_dump.analysis.pairing.matches import Match
+from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 

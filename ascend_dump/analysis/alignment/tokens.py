@@ -41,7 +41,8 @@ from ascend_dump.analysis.alignment.token_parts import CommonTokens, TokenPart
 from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.pairing.same_framework import Match, RecordPair, align
+from ascend_dump.analysis.pairing.matches import Match, RecordPair
+from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.common.units import counted
 from ascend_dump.errors import NotSupported
 

@@ -47,8 +47,9 @@ from ascend_dump.analysis.operators.layer_names import with_names_of
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pair_cross_framework
+from ascend_dump.analysis.pairing.matches import Match, crossings
 from ascend_dump.analysis.pairing.other_names import modules_of_other_names
-from ascend_dump.analysis.pairing.same_framework import Match, align, crossings
+from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.analysis.pairing.stretches import stretches_of
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.reading import Batch

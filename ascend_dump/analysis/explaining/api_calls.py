@@ -13,7 +13,7 @@ from ascend_dump.analysis.explaining.rank_state import FOLLOWS, RankState
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, OriginNumber
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 
 __all__ = ["ApiCalls"]
 

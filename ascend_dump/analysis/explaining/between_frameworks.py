@@ -10,7 +10,7 @@ from ascend_dump.analysis.explaining.moved_axes import MovedAxes
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.operators.names import continues, operation
 from ascend_dump.analysis.operators.properties import operator_class
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.reading import Record
 
 __all__ = ["CauseBetweenFrameworks", "cause_between_frameworks", "read_by_others"]

@@ -16,7 +16,7 @@ from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, Ori
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.errors import AscendDumpError
 
 __all__ = ["ChangedArguments"]

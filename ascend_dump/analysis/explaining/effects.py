@@ -21,7 +21,7 @@ from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COPIES, SHAPED, operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, Made
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.reading import Record
 
@@ -197,8 +197,8 @@ class Effects:
         is_alone = not all(node.stretch.operators)
         for side, operators in enumerate(node.stretch.operators):
             for operator in operators:
-                counts = writes(operator.op_type) or any(map(is_of_module, operator.outputs))
-                if is_alone and not (counts or self.flows[side].readers[operator.position]):
+                may_be_read = writes(operator.op_type) or any(map(is_of_module, operator.outputs))
+                if is_alone and not (may_be_read or self.flows[side].readers[operator.position]):
                     continue
                 for output in operator.outputs:
                     yield from self._readers(side, operator, output)

@@ -10,7 +10,7 @@ from ascend_dump.analysis.judging.input_noise import InputNoise
 from ascend_dump.analysis.operators.arguments import tensors_among
 from ascend_dump.analysis.operators.properties import NO_INPUTS
 from ascend_dump.analysis.operators.unread_inputs import is_unread
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 
 __all__ = ["InputEvidence", "inputs_of", "is_compared"]
 

@@ -39,7 +39,7 @@ from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, is_same_name, storage_of
 from ascend_dump.analysis.operators.properties import SHAPED
 from ascend_dump.analysis.operators.unread_inputs import is_unread
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 

@@ -13,7 +13,7 @@ from ascend_dump.analysis.explaining.origins import Draft
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class, writes
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.common.units import counted
 from ascend_dump.reading import Record
 

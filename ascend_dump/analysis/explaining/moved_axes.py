@@ -12,7 +12,7 @@ from typing import Optional
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
 from ascend_dump.analysis.operators.names import operation
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 
 __all__ = ["MovedAxes"]
 

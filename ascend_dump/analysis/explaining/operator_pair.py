@@ -8,14 +8,12 @@ from typing import Optional
 
 from ascend_dump.analysis.explaining.input_evidence import is_compared
 from ascend_dump.analysis.explaining.results import Pair
-from ascend_dump.analysis.explaining.stretches import (
-    Border,
-)
+from ascend_dump.analysis.explaining.stretches import Border
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.operators.operator import is_read_for
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.operators.undefined_outputs import written_inputs
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.reading import Record
 
 __all__ = ["OperatorPair"]

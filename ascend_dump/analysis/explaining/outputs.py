@@ -43,7 +43,7 @@ from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COLLECTIVES, NO_INPUTS, RANDOM, VIEWS, operator_class, writes
 from ascend_dump.analysis.operators.undefined_outputs import why_undefined
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.dump_format import UNINITIALISED
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record

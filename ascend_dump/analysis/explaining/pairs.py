@@ -12,7 +12,7 @@ from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.walk import Divergence
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.operators.operator import operators
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 
 if TYPE_CHECKING:
     from ascend_dump.reading import Batch, Record

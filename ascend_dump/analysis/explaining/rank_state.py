@@ -15,9 +15,7 @@ from ascend_dump.analysis.explaining.moved_axes import MovedAxes
 from ascend_dump.analysis.explaining.origins import Draft, Drafts
 from ascend_dump.analysis.explaining.parameter_history import ParameterHistory
 from ascend_dump.analysis.explaining.results import Pair
-from ascend_dump.analysis.explaining.stretches import (
-    Stretches,
-)
+from ascend_dump.analysis.explaining.stretches import Stretches
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
@@ -27,7 +25,7 @@ from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences
 from ascend_dump.analysis.operators.module_calls import ModuleCalls
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.pairing.same_framework import Match, in_places
+from ascend_dump.analysis.pairing.matches import Match, in_places
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.common.units import counted
 from ascend_dump.reading import Record

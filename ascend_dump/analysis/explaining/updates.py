@@ -20,7 +20,7 @@ from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.tensor_pair import type_of
 from ascend_dump.analysis.operators.next_request import is_update
 from ascend_dump.analysis.operators.operator import Operator, module_of
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 

@@ -11,7 +11,7 @@ from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator, parameter_name, storage_of
 from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, InputSource, layout_of
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.reading import Record
 
 __all__ = ["NOT_WRITTEN", "Wiring"]

@@ -15,7 +15,7 @@ from ascend_dump.analysis.judging.elementwise import most_roundings
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.arguments import arguments_of, differing_arguments
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 

@@ -40,7 +40,7 @@ from ascend_dump.analysis.operators.properties import (
     rounds_as_inputs,
 )
 from ascend_dump.analysis.operators.unread_inputs import is_unread
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 

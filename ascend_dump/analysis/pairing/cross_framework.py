@@ -28,11 +28,11 @@ from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.api_calls import api_calls
 from ascend_dump.analysis.pairing.cross_framework_passes import pair_operators
 from ascend_dump.analysis.pairing.fusion_names import FusedOutputs, is_fused
+from ascend_dump.analysis.pairing.matches import Match, RecordPair
 from ascend_dump.analysis.pairing.module_duplicates import without_modules
 from ascend_dump.analysis.pairing.one_sided_reads import one_sided_read, other_source
 from ascend_dump.analysis.pairing.paired_operators import PairedOperators
 from ascend_dump.analysis.pairing.program_graph import Output, ProgramGraph, Read, output_of
-from ascend_dump.analysis.pairing.same_framework import Match, RecordPair
 from ascend_dump.reading import Record
 
 __all__ = ["CrossFrameworkPairs", "is_cross_framework", "pair_cross_framework"]

@@ -30,7 +30,7 @@ from ascend_dump.analysis.pairing.fusion_names import origins_of
 from ascend_dump.analysis.pairing.paired_operators import PairedOperator, PairedOperators, paired_in_actual, partners
 from ascend_dump.analysis.pairing.parts_of_outputs import numbered_sources, pair_by_parts, part_numbers, source_of
 from ascend_dump.analysis.pairing.program_graph import NEAR, Output, ProgramGraph, Read, output_of
-from ascend_dump.analysis.pairing.same_framework import common
+from ascend_dump.analysis.pairing.sequences import common
 
 __all__ = ["pair_operators"]
 

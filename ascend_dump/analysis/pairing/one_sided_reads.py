@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from typing import Optional
 
 from ascend_dump.analysis.operators.names import operation
+from ascend_dump.analysis.pairing.matches import OneSided, OtherSource
 from ascend_dump.analysis.pairing.program_graph import ProgramGraph, Read, output_of
-from ascend_dump.analysis.pairing.same_framework import OneSided, OtherSource
 
 __all__ = ["one_sided_read", "other_source"]
 

@@ -1,7 +1,7 @@
 """Find the modules that two implementations of one network name differently, by the weights that they read.
 
 A network that was ported has the weights of the reference under other names. Weights are read in one order mostly, so
-that those with a common content, such as the zeros of a bias, are found between those with a content of their own.
+that those with a common content, such as the zeros of a bias, are paired between those with a content of their own.
 """
 
 from __future__ import annotations
@@ -12,97 +12,100 @@ from typing import Any
 
 from ascend_dump.analysis.operators.layer_names import contents_of_parameters
 from ascend_dump.analysis.operators.operator import Operator, common_module
-from ascend_dump.analysis.pairing.same_framework import common
+from ascend_dump.analysis.pairing.sequences import common
 from ascend_dump.analysis.pairing.weak_pairs import computes
 
 __all__ = ["modules_of_other_names"]
 
 #: Minimum number of weights with a content of their own that show that two programs run one network.
 _FEW = 3
+#: The contents of parameters by their names.
+_Weights = Mapping[str, Any]
 
 
-def modules_of_other_names(operators: Sequence[Operator], others: Sequence[Operator]) -> dict[str, str]:
-    """Return the paths of modules of one program, and the paths of the modules of the other with the same weights.
+def modules_of_other_names(reference: Sequence[Operator], actual: Sequence[Operator]) -> dict[str, str]:
+    """Return the paths of modules in actual with the same weights, by the paths of modules of the reference.
 
     A module around such modules corresponds to the innermost module around their partners. Only modules that run
     operators are returned, and only paths that the other side does not have, so that weights that a program confused
     are not hidden.
 
-    operators, others: the operators of the first step that both programs have
+    reference, actual: the operators of the first step that both programs have
     """
-    contents = contents_of_parameters(operators), contents_of_parameters(others)
-    if contents[0].keys() <= contents[1].keys():
+    sides = reference, actual
+    weights = contents_of_parameters(reference), contents_of_parameters(actual)
+    if weights[0].keys() <= weights[1].keys():
         return {}
-    unique = _unique(*contents)
+    unique = _unique_weights(*weights)
     if len(unique) < _FEW:
         return {}
-    found = dict(_of_modules(unique, *contents, whole=False))
-    names, other_names = ([*side] for side in contents)
-    in_order = {names[i]: other_names[j] for i, j in common([*contents[0].values()], [*contents[1].values()])}
-    taken = {*found.values()}
-    for path, other in _of_modules(in_order, *contents, whole=True):
-        if path not in found and other not in taken:
-            found[path] = other
-    found.update(_around(found))
-    running = _running(operators), _running(others)
-    names_of = tuple({*map(_owner, names), *paths} for names, paths in zip(contents, running))
-    counts = Counter(found.values())
+    partners = dict(_module_pairs(unique, *weights, all_weights=False))
+    names, names_in_actual = ([*contents] for contents in weights)
+    order = common([*weights[0].values()], [*weights[1].values()])
+    in_order = {names[i]: names_in_actual[j] for i, j in order}
+    for path, partner in [*_module_pairs(in_order, *weights, all_weights=True)]:
+        if path not in partners and partner not in partners.values():
+            partners[path] = partner
+    partners.update(_outer_modules(partners))
+    running = tuple(map(_running_modules, sides))
+    paths = tuple({*map(_module_of_parameter, contents), *modules} for contents, modules in zip(weights, running))
+    counts = Counter(partners.values())
     return {
-        path: other
-        for path, other in found.items()
-        if counts[other] == 1 and path in running[0] and other in running[1]
-        if path not in names_of[1] and other not in names_of[0]
+        path: partner
+        for path, partner in partners.items()
+        if counts[partner] == 1 and path in running[0] - paths[1] and partner in running[1] - paths[0]
     }
 
 
-def _running(operators: Sequence[Operator]) -> set[str]:
+def _running_modules(operators: Sequence[Operator]) -> set[str]:
     """Return the paths of modules that compute in the forward pass, and of the modules around them.
 
     A program of a compiler runs its operators outside of the modules that own the weights.
     """
-    paths = {one.module_path for one in operators if one.phase == "forward" and computes(one)}
+    paths = {operator.module_path for operator in operators if operator.phase == "forward" and computes(operator)}
     levels = [path.split(".") for path in paths if path]
     return {".".join(path[:count]) for path in levels for count in range(1, len(path) + 1)}
 
 
-def _unique(contents: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names in the other program, by those in this one, of weights whose content no other weight has."""
-    counts = Counter(contents.values()), Counter(others.values())
-    names = {content: name for name, content in others.items() if counts[1][content] == 1}
-    return {name: names[content] for name, content in contents.items() if counts[0][content] == 1 and content in names}
+def _unique_weights(reference: _Weights, actual: _Weights) -> dict[str, str]:
+    """Return the names in actual, by those in the reference, of weights whose content no other weight has."""
+    counts = Counter(reference.values()), Counter(actual.values())
+    names = {content: name for name, content in actual.items() if counts[1][content] == 1}
+    return {name: names[content] for name, content in reference.items() if counts[0][content] == 1 and content in names}
 
 
-def _of_modules(
-    weights: Mapping[str, str], contents: Mapping[str, Any], others: Mapping[str, Any], *, whole: bool
+def _module_pairs(
+    names: Mapping[str, str], reference: _Weights, actual: _Weights, *, all_weights: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield pairs of modules of which each weight of one has its partner in the other.
+    """Yield pairs of modules, of which weights of one have their partners in the other, and in no further module.
 
-    weights: the names in the other program, by those in this one
-    whole: all weights of both modules must have a partner; else one of them is enough
+    names        the names of weights in actual, by those in the reference
+    all_weights  all weights of both modules must have a partner; else one of them is enough
     """
-    counts = Counter(map(_owner, contents)), Counter(map(_owner, others))
-    pairs = Counter((_owner(name), _owner(other)) for name, other in weights.items() if _leaf(name) == _leaf(other))
-    here, there = (Counter(pair[side] for pair in pairs) for side in (0, 1))
-    for (path, other), count in pairs.items():
-        is_whole = count == counts[0][path] == counts[1][other]
-        if path and other and here[path] == there[other] == 1 and (is_whole or not whole):
-            yield path, other
+    totals = Counter(map(_module_of_parameter, reference)), Counter(map(_module_of_parameter, actual))
+    pairs = Counter(
+        (_module_of_parameter(name), _module_of_parameter(partner))
+        for name, partner in names.items()
+        if name.rpartition(".")[2] == partner.rpartition(".")[2]
+    )
+    of_reference, of_actual = (Counter(pair[side] for pair in pairs) for side in (0, 1))
+    for (path, partner), count in pairs.items():
+        is_complete = count == totals[0][path] == totals[1][partner]
+        if path and partner and of_reference[path] == of_actual[partner] == 1 and (is_complete or not all_weights):
+            yield path, partner
 
 
-def _around(found: Mapping[str, str]) -> dict[str, str]:
-    """Return the modules around modules that correspond, and the modules around their partners."""
-    inside: dict[str, list[str]] = {}
-    for path, other in found.items():
+def _outer_modules(partners: Mapping[str, str]) -> dict[str, str]:
+    """Return the modules around modules with a partner, and the modules around these partners."""
+    inner: dict[str, list[str]] = {}
+    for path, partner in partners.items():
         levels = path.split(".")
         for count in range(1, len(levels)):
-            inside.setdefault(".".join(levels[:count]), []).append(_owner(other))
-    around = {path: common_module(others) for path, others in inside.items() if path not in found}
-    return {path: other for path, other in around.items() if other}
+            inner.setdefault(".".join(levels[:count]), []).append(_module_of_parameter(partner))
+    outer = {path: common_module(around) for path, around in inner.items() if path not in partners}
+    return {path: partner for path, partner in outer.items() if partner}
 
 
-def _owner(name: str) -> str:
+def _module_of_parameter(name: str) -> str:
+    """Return the path of the module of a parameter, or of the module around a module."""
     return name.rpartition(".")[0]
-
-
-def _leaf(name: str) -> str:
-    return name.rpartition(".")[2]

@@ -15,7 +15,7 @@ from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, common_module, storage_of
 from ascend_dump.analysis.operators.properties import RANDOM, operator_class
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.analysis.pairing.weak_pairs import Node, Partners, computes, exits, unpaired_components
 from ascend_dump.reading import Record
 

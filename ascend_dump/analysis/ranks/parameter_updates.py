@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.operators.arguments import differing_arguments
 from ascend_dump.analysis.operators.operator import Operator, operators
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.analysis.ranks.collective_results import content_of_record
 from ascend_dump.analysis.ranks.launches import RankRun
 from ascend_dump.errors import AscendDumpError

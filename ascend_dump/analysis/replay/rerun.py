@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.operators.arguments import differing_arguments
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.reading import Record
 
 if TYPE_CHECKING:

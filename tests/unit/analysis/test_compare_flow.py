@@ -14,7 +14,7 @@ import ascend_dump
 from ascend_dump.analysis.operators.operator import Operator
 
 # Private: crossings of matches by themselves, without dumps of them.
-from ascend_dump.analysis.pairing.same_framework import Match, crossings
+from ascend_dump.analysis.pairing.matches import Match, crossings
 from ascend_dump.cli import main
 from ascend_dump.reading import Record
 

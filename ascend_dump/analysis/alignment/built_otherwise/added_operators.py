@@ -10,7 +10,7 @@ from ascend_dump.analysis.alignment.token_parts import TokenPart
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.reading import Record
 
 __all__ = ["added_operator", "added_results"]

@@ -16,7 +16,7 @@ from ascend_dump.analysis.alignment.token_groups import computes_floats, compute
 from ascend_dump.analysis.alignment.token_parts import Rounding, distance, token_part
 from ascend_dump.analysis.operators.operator import Operator, module_of
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
-from ascend_dump.analysis.pairing.same_framework import Match, RecordPair
+from ascend_dump.analysis.pairing.matches import Match, RecordPair
 from ascend_dump.reading import Record
 
 __all__ = ["Borders", "RecordKey"]

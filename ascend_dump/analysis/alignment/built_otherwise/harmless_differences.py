@@ -25,7 +25,7 @@ from ascend_dump.analysis.alignment.token_groups import computes_floats, last_re
 from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.data_flow import DataFlow
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.reading import Record
 

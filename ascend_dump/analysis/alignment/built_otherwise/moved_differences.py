@@ -16,7 +16,7 @@ from ascend_dump.analysis.alignment.built_otherwise.borders import RecordKey
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, InputSource, Made
-from ascend_dump.analysis.pairing.same_framework import Match, RecordPair
+from ascend_dump.analysis.pairing.matches import Match, RecordPair
 from ascend_dump.reading import Record
 
 __all__ = ["moved_differences"]

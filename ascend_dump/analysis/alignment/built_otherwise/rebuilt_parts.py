@@ -9,7 +9,7 @@ from typing import Optional
 from ascend_dump.analysis.alignment.built_otherwise.products import NarrowPart, is_product
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 
 __all__ = ["OperatorGroups", "are_built_otherwise", "divided", "in_one_order"]
 

@@ -16,7 +16,7 @@ from ascend_dump.analysis.alignment.token_groups import computes_floats
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, InputSource
-from ascend_dump.analysis.pairing.same_framework import Match, RecordPair
+from ascend_dump.analysis.pairing.matches import Match, RecordPair
 from ascend_dump.reading import Record
 
 __all__ = ["operators_between", "results_of_same_sources"]

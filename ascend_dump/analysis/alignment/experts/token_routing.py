@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 from ascend_dump.analysis.alignment.token_parts import CommonTokens, token_part
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.properties import operator_class
-from ascend_dump.analysis.pairing.same_framework import Match
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
