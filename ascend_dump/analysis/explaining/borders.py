@@ -54,10 +54,9 @@ def judge_border(
             note_agreement(state, agreeing, pair)
             return Border(stretches, pair), state.known.add_noise(difference, type_of(a, b), suspects, noise)
     causes = NO_ORIGINS.union(*(stretch.origins() for stretch in stretches))
-    for stretch in stretches:
+    if difference.bounds:
         # Origins that were suspects so far: from here on their differences are proven.
-        suspects = causes - {stretch.number} if difference.bounds else stretch.earlier_origins() & causes
-        state.rebuilt += [(number, stretch) for number in suspects]
+        state.rebuilt += [(number, stretch) for stretch in stretches for number in causes - {stretch.number}]
     state.known.add(difference.contents, causes)
     return Border(stretches, replace(pair, explained=True), causes, difference.contents), None
 

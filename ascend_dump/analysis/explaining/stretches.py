@@ -117,7 +117,7 @@ class EnteredStretch:
             if noise_causes and not stretch.has_agreed:
                 # The difference that leaves is larger than this noise explains.
                 noise_causes |= {stretch.number}
-            causes_inside = entered[stretch.order] or noise_causes or stretch.earlier_origins()
+            causes_inside = entered[stretch.order] or noise_causes or stretch._earlier_origins()
             leaving[stretch.order] = causes_inside or frozenset({stretch.number})
         return leaving[self.order]
 
@@ -132,7 +132,7 @@ class EnteredStretch:
                 waiting += [before for before in stretch.before if before.differs or before.is_open]
         return [stretches[order] for order in sorted(stretches)]
 
-    def earlier_origins(self) -> frozenset[OriginNumber]:
+    def _earlier_origins(self) -> frozenset[OriginNumber]:
         """Return the origins at stretches of earlier steps of which no tensor was compared, if both programs have some.
 
         In that case each side has parameters that the other lacks, whose updates were not compared.

@@ -185,8 +185,6 @@ class Wiring:
         name = self._names[side].get((storage_of(after) or (-1,))[0], after.parameter or "")
         if not is_float or name.endswith(".grad") or after.content is None or after.content == before.content:
             return False
-        if name.rpartition(" of ")[2] in self._own_parameters[side]:
-            return False
         return after.content not in self._written[1 - side] and (not name or name not in self._named_writes[1 - side])
 
     @cached_property

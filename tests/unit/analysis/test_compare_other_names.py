@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
@@ -27,28 +28,43 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-class Fused(nn.Module):
-    """Attention with a single weight for query, key and value, as timm has it. factor: of the scores"""
+def attention(q: Tensor, k: Tensor, v: Tensor, factor: Optional[float] = None) -> Tensor:
+    """Return the attention of one head by a single operator."""
+    q, k, v = (part.unsqueeze(1) for part in (q, k, v))
+    return functional.scaled_dot_product_attention(q, k, v, scale=factor).squeeze(1)
 
-    def __init__(self, factor: float = WIDTH**-0.5) -> None:
+
+class Fused(nn.Module):
+    """Attention with a single weight for query, key and value, as timm has it.
+
+    factor: of the scores; is_operator: attention is a single operator
+    """
+
+    def __init__(self, factor: float = WIDTH**-0.5, *, is_operator: bool = False) -> None:
         super().__init__()
         self.qkv, self.proj, self.factor = linear(WIDTH, 3 * WIDTH), linear(WIDTH, WIDTH), factor
+        self.is_operator = is_operator
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).reshape(-1, LENGTH, 3, WIDTH).unbind(2)
+        if self.is_operator:
+            return self.proj(attention(q, k, v, self.factor))
         return self.proj((q @ k.transpose(-1, -2) * self.factor).softmax(-1) @ v)
 
 
 class Divided(nn.Module):
-    """The same attention with three weights, as transformers has it."""
+    """The same attention with three weights, as transformers has it. is_operator: as for `Fused`"""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_operator: bool = False) -> None:
         super().__init__()
+        self.is_operator = is_operator
         self.query, self.key, self.value = linear(WIDTH, WIDTH), linear(WIDTH, WIDTH), linear(WIDTH, WIDTH)
         self.dense = linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.query(x), self.key(x), self.value(x)
+        if self.is_operator:
+            return self.dense(attention(q, k, v))
         return self.dense((q @ k.transpose(-1, -2) * WIDTH**-0.5).softmax(-1) @ v)
 
 
@@ -64,9 +80,10 @@ class Block(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, is_operator: bool) -> None:
         super().__init__()
-        self.before, self.attention, self.intermediate = nn.LayerNorm(WIDTH), Divided(), linear(WIDTH, WIDTH)
+        self.before, self.attention = nn.LayerNorm(WIDTH), Divided(is_operator=is_operator)
+        self.intermediate = linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.before(x))
@@ -76,9 +93,10 @@ class Layer(nn.Module):
 class Ours(nn.Module):
     """factor: of the scores in the second block"""
 
-    def __init__(self, factor: float = WIDTH**-0.5) -> None:
+    def __init__(self, factor: float = WIDTH**-0.5, *, is_operator: bool = False) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(Block(Fused(factor) if number == 1 else Fused()) for number in range(3)))
+        factors = (WIDTH**-0.5, factor, WIDTH**-0.5)
+        self.blocks = nn.Sequential(*(Block(Fused(one, is_operator=is_operator)) for one in factors))
         self.head = linear(WIDTH, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,10 +114,10 @@ class Ours(nn.Module):
 
 
 class Theirs(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, is_operator: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.encoder = nn.Sequential(Layer(), Layer(), Layer())
+        self.encoder = nn.Sequential(*(Layer(is_operator=is_operator) for _ in range(3)))
         self.classifier = linear(WIDTH, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,8 +136,9 @@ def dumped(path: Path, model: nn.Module) -> Path:
     return path
 
 
-def compared(path: Path, actual: Ours, **settings: Any) -> Any:
-    reference = Theirs()
+def compared(path: Path, actual: Ours, *, is_operator: bool = False, **settings: Any) -> Any:
+    """Compare with the reference. is_operator: attention of the reference is a single operator"""
+    reference = Theirs(is_operator=is_operator)
     sides = dumped(path / "actual", actual.load(reference)), dumped(path / "reference", reference)
     return ascend_dump.compare(*sides, **settings)
 
@@ -132,6 +151,7 @@ def test_the_same_network_has_no_origin(tmp_path: Path) -> None:
     pairs = {(pair.actual.op_name, pair.reference.op_name) for pair in found.pairs if pair.actual and pair.reference}
     assert ("blocks.2.norm/native_layer_norm_0", "encoder.2.before/native_layer_norm_0") in pairs
     assert ("blocks.1.fc/addmm_0", "encoder.1.intermediate/addmm_0") in pairs
+    assert {f"blocks.{number}.attn" for number in range(3)} <= {part.name for part in found.rebuilt}
 
 
 def test_updates_of_weights_that_are_divided_differently_are_counted(tmp_path: Path) -> None:
@@ -140,12 +160,34 @@ def test_updates_of_weights_that_are_divided_differently_are_counted(tmp_path: P
     assert "not compared: updates of 18 parameters, which only the reference records" in notes
 
 
-def test_a_workers_result_is_the_same(tmp_path: Path) -> None:
+def test_two_ranks_on_an_executor_have_no_origin_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records with the names of the other side are no records of the dump, so their positions are looked up."""
+    pytest.importorskip("polars")
+    reference = Theirs()
+    actual = Ours().load(reference)
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        for name, model in (("actual", actual), ("reference", reference)):
+            dumped(tmp_path / name, copy.deepcopy(model))
     with ThreadPoolExecutor(1) as executor:
-        found = compared(tmp_path, Ours(), executor=executor)
+        found = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference", executor=executor)
+    assert found.origins == ()
+    assert {pair.record.rank for pair in found.pairs} == {0, 1}
+
+
+def test_a_bias_of_keys_changes_no_result(tmp_path: Path) -> None:
+    """Its gradient is rounding alone, of which Adam makes full updates, and one operator reads the keys."""
+    found = compared(tmp_path, Ours(is_operator=True), is_operator=True)
     assert found.origins == ()
     assert set(found.counts) <= {"equal", "noise", "unmatched"}
+
+
+def test_a_factor_is_not_at_the_projections_before_it(tmp_path: Path) -> None:
+    """Query, key and value agree: they are parts of one tensor here, and results of three products there."""
+    first = compared(tmp_path, Ours(factor=0.5, is_operator=True)).origins[0]
+    assert first.module == "blocks.1.attn"
+    assert first.op_type.startswith("aten::_scaled_dot_product")
 
 
 def test_a_factor_inside_of_attention_is_named(tmp_path: Path) -> None:
