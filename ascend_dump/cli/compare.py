@@ -292,10 +292,10 @@ def _answer(comparison: Comparison) -> str:
     return f"{comparison.verdict}: {', '.join(f'{count} {verdict}' for verdict, count in comparison.counts.items())}"
 
 
-def _notes(comparison: Comparison) -> Iterator[str]:
+def _notes(comparison: Comparison, *, full: bool = False) -> Iterator[str]:
     from ascend_dump.report.findings import comparison_notes
 
-    yield from comparison_notes(comparison)
+    yield from comparison_notes(comparison, full=full)
     if not comparison.has_partners and not comparison.aligned:
         yield "no tensor has a partner on the other side: are these dumps of two programs, steps or ranks?"
 
@@ -330,7 +330,7 @@ def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
 
     lines = [_answer(comparison)]
     omitted = [f"{count} {reason}" for reason, count in comparison.omitted.items() if full and count]
-    for note in (*_notes(comparison), *([f"tensors not compared: {', '.join(omitted)}"] if omitted else ())):
+    for note in (*_notes(comparison, full=full), *([f"tensors not compared: {', '.join(omitted)}"] if omitted else ())):
         lines += folded(escape(note), sys.stdout, 2)
     usual = Rules().to_dict()
     changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}
@@ -341,9 +341,10 @@ def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
     shown = [*findings, *calls] if full else findings[:1]
     for finding in shown:
         lines += ["", *text_lines(finding)]
-    if not full and (findings[1:] or calls):
-        lines += ["", *short_lines(findings[1:], calls)]
     alone = list(map(escape, unmatched_lines(dumps, comparison, comparison.unmatched)))
+    if not full and (findings[1:] or calls):
+        room = _MOST_LINES - len(lines) - 1 - (len(alone) + 1 if alone else 0)
+        lines += ["", *short_lines(findings[1:], calls, room)]
     room = _WORST if full else min(_WORST, _MOST_LINES - len(lines) - len(alone) - 4)
     lines += [*(_worst_lines(comparison, room) if room > 0 else ()), *(["", *alone] if alone else ())]
     click.echo("\n".join(lines))

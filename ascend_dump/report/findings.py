@@ -312,19 +312,31 @@ def _cut(line: str, size: int) -> str:
     return line if len(encoded) <= size else f"{encoded[:size].decode(errors='ignore')}…"
 
 
-def short_lines(findings: Sequence[Finding], calls: Sequence[Finding]) -> Iterator[str]:
-    """Yield lines with the further origins and the changed calls, but only as many as fit on a screen."""
-    for finding in findings[: _MOST_NAMED - 1]:
-        text = f"{finding.title}, {': '.join([finding.kind, *finding.evidence[:1]])}"
-        yield from _folded("and", text)
-    for call in calls[:_MOST_CALLS]:
+def short_lines(findings: Sequence[Finding], calls: Sequence[Finding], room: int) -> Iterator[str]:
+    """Yield a line for each further origin and changed call, and one that counts those without a line.
+
+    room: number of lines that are left on the screen. There are at least one origin and one call.
+    """
+    calls_shown = calls[: max(1, min(_MOST_CALLS, room - 2))]
+    left = room - len(calls_shown)
+    most = min(left if len(findings) <= left and len(calls) == len(calls_shown) else left - 1, _MOST_NAMED - 1)
+    shown = findings[: max(1, most)]
+    for finding in shown:
+        operator = finding.title.partition(" ")[0]
+        evidence = [text.removeprefix(f"{operator}.") for text in finding.evidence[:1]]  # the title names the operator
+        yield _one_line("and", f"{finding.title}, {': '.join([finding.kind, *evidence])}")
+    for call in calls_shown:
         others = f" (and {counted(call.others, 'more operator')})" if call.others else ""
-        text = f"{call.title}: {', '.join(call.arguments)}{others}"
-        yield from _folded(call.role, text)
-    counts = {"origin": len(findings) - _MOST_NAMED + 1, "changed call": len(calls) - _MOST_CALLS}
+        yield _one_line(call.role, f"{call.title}: {', '.join(call.arguments)}{others}")
+    counts = {"origin": len(findings) - len(shown), "changed call": len(calls) - len(calls_shown)}
     more = [counted(count, f"more {what}") for what, count in counts.items() if count > 0]
     if more:
         yield f"{', '.join(more)}: --all prints them"
+
+
+def _one_line(label: str, text: str) -> str:
+    first, *others = _folded(label, text)
+    return f"{first} …" if others else first
 
 
 def agreement(verdict: str, counts: Mapping[str, int]) -> str:
@@ -445,11 +457,23 @@ def _or_not_set(text: Optional[str]) -> str:
     return "not set" if text is None else text
 
 
-def comparison_notes(compared: HasNotes) -> Iterator[str]:
+def _crossed_pairs(compared: HasNotes, *, full: bool) -> Iterator[str]:
+    """Yield the note about doubtful pairs. A pair of several steps is named once."""
+    pairs = list(dict.fromkeys(f"{pair.actual} with {pair.reference} ({pair.how})" for pair in compared.crossings))
+    further = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
+    named = f"{'; '.join(pairs[:_MOST_NAMED])}{further}"
+    if pairs:
+        short = f"{counted(len(pairs), 'pair')} (--all names them)"
+        yield f"paired by weak evidence, against the order of other pairs: {named if full else short}"
+
+
+def comparison_notes(compared: HasNotes, *, full: bool = True) -> Iterator[str]:
     """Yield the notes of a comparison, one sentence each.
 
     They are about what differs around the programs, the alignment, the verdicts of labels, operators and tensors that
     were not compared, parts that are built differently, doubtful pairs, and settings without effect.
+
+    full: name the doubtful pairs too. Otherwise a note has only as much as a screen has room for.
     """
     inside, left_out, unused = compared.inside, compared.left_out, compared.unused
     if compared.around:
@@ -457,6 +481,10 @@ def comparison_notes(compared: HasNotes) -> Iterator[str]:
     yield from compared.aligned
     if compared.labels:
         yield f"by label: {_labels_text(compared.labels)}"
+    if not full and any(inside) and any(left_out):
+        sides = (f"{actual} and {reference}" for actual, reference in (inside, left_out))
+        yield "left out: {} operators inside compared ones, {} without values of their own".format(*sides)
+        inside = left_out = (0, 0)
     if any(inside):
         yield (
             f"other operators: {inside[0]} of actual and {inside[1]} of the reference run inside compared "
@@ -469,10 +497,7 @@ def comparison_notes(compared: HasNotes) -> Iterator[str]:
         )
     if compared.rebuilt:
         yield f"built differently, and the results agree: {_rebuilt_text(compared.rebuilt)}"
-    pairs = [f"{pair.actual} with {pair.reference} ({pair.how})" for pair in compared.crossings]
-    if pairs:
-        further = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
-        yield f"paired by weak evidence, against the order of other pairs: {'; '.join(pairs[:_MOST_NAMED])}{further}"
+    yield from _crossed_pairs(compared, full=full)
     yield from (f"not used: {text}" for text in unused[:_MOST_NAMED])
     if len(unused) > _MOST_NAMED:
         yield f"not used: {len(unused) - _MOST_NAMED} more (--json lists all)"

@@ -129,8 +129,12 @@ def test_each_operator_is_compared_or_counted(
     assert len(in_pairs) + found.inside[0] + found.left_out[0] == len(names)
     assert found.to_dict()["left_out"] == {"actual": found.left_out[0], "reference": found.left_out[1]}
     assert any(f"{found.left_out[0]} operators of actual" in line for line in found.to_page().unchecked)
-    main(["compare", str(actual), str(reference)])
+    main(["compare", str(actual), str(reference), "--all"])
     assert f"left out: {found.left_out[0]} operators of actual and {found.left_out[1]} of" in capsys.readouterr().out
+    main(["compare", str(actual), str(reference)])
+    sides = [" and ".join(map(str, counts)) for counts in (found.inside, found.left_out)]
+    short = f"left out: {sides[0]} operators inside compared ones, {sides[1]} without values of their own"
+    assert (short in capsys.readouterr().out) == (any(found.inside) and any(found.left_out))
 
 
 @pytest.mark.parametrize("share", [0.999, 0.98, 0.5])

@@ -125,7 +125,10 @@ def test_crossings_are_part_of_the_result(tmp_path: Path, capsys: pytest.Capture
     assert ("second/addmm_0", "query/addmm_0", "order") in crossed
     assert {(one.step, one.rank) for one in found.crossings} == {(0, 0)}
     assert found.to_dict()["crossings"] == [one._asdict() for one in found.crossings]
-    main(["compare", str(actual), str(reference), "--mapping", str(tmp_path / "mapping.json")])
+    words = ["compare", str(actual), str(reference), "--mapping", str(tmp_path / "mapping.json")]
+    main(words)
+    assert f"against the order of other pairs: {len(crossed)} pairs (--all names them)" in capsys.readouterr().out
+    main([*words, "--all"])
     assert "second/addmm_0 with query/addmm_0 (order)" in " ".join(capsys.readouterr().out.split())
 
 
