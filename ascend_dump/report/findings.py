@@ -5,6 +5,7 @@ Analyses create a `Finding` from plain values. Labels, meanings, titles and sent
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sys
@@ -108,7 +109,7 @@ _BRIEF = ("kind", "rule", "phase", "module", "source", "parameter", "arguments",
 _MOST_FRAMES = 8
 #: Maximum number of pairs or names that a note lists.
 _MOST_NAMED = 10
-#: Maximum number of changed calls that are printed, each in its own line.
+#: Maximum number of changed calls that are printed.
 _MOST_CALLS = 3
 #: Maximum number of differently built parts that a note names; and the pattern of numbers in the names of parts. If two
 #: names differ only in their numbers, they are the same part of two layers.
@@ -313,25 +314,30 @@ def _cut(line: str, size: int) -> str:
 
 
 def short_lines(findings: Sequence[Finding], calls: Sequence[Finding], room: int) -> Iterator[str]:
-    """Yield a line for each further origin and changed call, and one that counts those without a line.
+    """Yield a line for each further origin, the changed calls, and a line that counts those without one.
 
     room: number of lines that are left on the screen. There are at least one origin and one call.
     """
-    calls_shown = calls[: max(1, min(_MOST_CALLS, room - 2))]
-    left = room - len(calls_shown)
-    most = min(left if len(findings) <= left and len(calls) == len(calls_shown) else left - 1, _MOST_NAMED - 1)
+    called = [list(_folded(call.role, _call_text(call))) for call in calls[:_MOST_CALLS]]
+    while len(called) > 1 and sum(map(len, called)) > room - 2:
+        called.pop()
+    left = room - sum(map(len, called))
+    most = min(left if len(findings) <= left and len(calls) == len(called) else left - 1, _MOST_NAMED - 1)
     shown = findings[: max(1, most)]
     for finding in shown:
         operator = finding.title.partition(" ")[0]
         evidence = [text.removeprefix(f"{operator}.") for text in finding.evidence[:1]]  # the title names the operator
         yield _one_line("and", f"{finding.title}, {': '.join([finding.kind, *evidence])}")
-    for call in calls_shown:
-        others = f" (and {counted(call.others, 'more operator')})" if call.others else ""
-        yield _one_line(call.role, f"{call.title}: {', '.join(call.arguments)}{others}")
-    counts = {"origin": len(findings) - len(shown), "changed call": len(calls) - len(calls_shown)}
+    yield from itertools.chain.from_iterable(called)
+    counts = {"origin": len(findings) - len(shown), "changed call": len(calls) - len(called)}
     more = [counted(count, f"more {what}") for what, count in counts.items() if count > 0]
     if more:
         yield f"{', '.join(more)}: --all prints them"
+
+
+def _call_text(call: Finding) -> str:
+    others = f" (and {counted(call.others, 'more operator')})" if call.others else ""
+    return f"{call.title}: {', '.join(call.arguments)}{others}"
 
 
 def _one_line(label: str, text: str) -> str:

@@ -14,6 +14,7 @@ from ascend_dump.analysis.explaining.origins import Draft, Drafts
 from ascend_dump.analysis.explaining.results import ChangedCall, Pair
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
+from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.matches import Match
@@ -47,6 +48,8 @@ class ChangedArguments:
         #: For the current step, by module and line: forward operators with equal inputs and outputs; their arguments
         #: may differ.
         self._equal: dict[_Line, list[Match]] = {}
+        #: The lines of calls with other settings, which their backward operators have too.
+        self._settings: set[_Line] = set()
         #: For the current step: numbers (actual, reference) that `item()` read from differing tensors, with the cause.
         self._numbers: dict[_Number, _Cause] = {}
         #: For the current step and each side: the modules with a detach that the other side does not run, and the
@@ -190,6 +193,26 @@ class ChangedArguments:
             self._listed.add(call)
             self._changed.setdefault((operator_class(operator.op_type), texts), []).append(pair)
 
+    def add_without_effect(self, match: Match, pair: Pair) -> None:
+        """Note an operator that is called differently, and whose output agrees, or differs without any effect.
+
+        Only settings count: numbers and words. Sizes and types follow from how a program is written. pair: the output
+        """
+        operator = match.reference
+        line = operator.module, operator.source
+        is_backward = operator.phase == "backward" and (line in self._settings or self.forward_origins(operator))
+        if is_backward or moves_elements(operator.function):
+            return
+        differing = differing_arguments(match.actual, operator)
+        if not differing or not all(map(_is_setting, differing)) or self._causes_of_numbers(differing):
+            return
+        self._settings.add(line)
+        texts = _texts(differing)
+        call = operator.op_name, texts
+        if call not in self._listed:
+            self._listed.add(call)
+            self._changed.setdefault((operator_class(operator.op_type), texts), []).append(pair)
+
     @property
     def changed(self) -> list[ChangedCall]:
         """The calls with different arguments whose outputs an origin explains: one per operator class and arguments."""
@@ -207,6 +230,15 @@ class ChangedArguments:
 def _shared(path: Sequence[str], other: Sequence[str]) -> int:
     """Return the number of levels that two paths of modules have in common."""
     return next((level for level, (a, b) in enumerate(zip(path, other)) if a != b), min(len(path), len(other)))
+
+
+def _is_setting(argument: DifferingArgument) -> bool:
+    """Return True if both values are words, or numbers further apart than by rounding; flags and None do not count."""
+    values = argument.actual, argument.reference
+    if all(isinstance(value, str) for value in values):
+        return "dtype" not in argument.name
+    are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    return are_numbers and any(isinstance(value, float) for value in values) and not argument.is_rounding
 
 
 def _texts(arguments: Iterable[DifferingArgument]) -> tuple[str, ...]:

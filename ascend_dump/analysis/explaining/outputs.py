@@ -29,6 +29,7 @@ from ascend_dump.analysis.explaining.rank_state import (
     extent,
 )
 from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.judging.elementwise import measure_without_masks
 from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, NO_ORIGINS, InputNoise, OriginNumber, flips_in
 from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.float_types import float_kind
@@ -59,6 +60,8 @@ _COMPUTE = 100.0
 _FAR_OFF, _ABOUT = 0.25, 4.0
 #: An output with this many times less error than an input is computed from other inputs on both sides.
 _TIMES_LESS = 1e3
+#: An output whose arguments differ follows from them if its error is this many times the rounding of its inputs.
+_TIMES_ROUNDING = 4.0
 #: Maximum number of operators of each side that a line of evidence names.
 _MOST_BETWEEN = 3
 _SAME_STATE = "the generator state is the same on both sides"
@@ -180,6 +183,24 @@ def _is_called_differently(operators: OperatorPair) -> bool:
     return operators.is_replaced or bool(differing_arguments(match.actual, match.reference))
 
 
+def _is_due_to_arguments(operators: OperatorPair, a: Record, b: Record, measure: Measure) -> bool:
+    """Return True if other arguments explain an output better than rounding, which may explain as much at most.
+
+    The inputs are off by rounding that was measured, and an operator seldom enlarges it. Elements that a mask fills
+    with other values do not count.
+    """
+    match, kind = operators.match, float_kind(type_of(a, b))
+    if kind is None or match.tensors is not None or any(noise.bounds or noise.flips for noise in operators.noise):
+        return False
+    if all(argument.is_rounding for argument in differing_arguments(match.actual, match.reference)):
+        return False
+    most = _TIMES_ROUNDING * max([kind.unit, *(max(noise.unit, noise.error) for noise in operators.noise)])
+    if measure.rel_l2 <= most:
+        return False
+    unmasked = measure_without_masks(a, b)
+    return unmasked is None or unmasked.rel_l2 > most
+
+
 def _has_number_of_rank(state: RankState, operators: OperatorPair) -> bool:
     """Return True if the two calls differ only by integers that belong to the rank, such as the first index of a part.
 
@@ -262,6 +283,8 @@ def _judge_values(
         noise = [*noise, state.known.largest]
     rebuilt = _is_rebuilt(operators, measure)
     verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal, rebuilt=rebuilt)
+    if verdict == "noise" and not causes and _is_due_to_arguments(operators, a, b, measure):
+        verdict, reason = "different", f"the arguments differ, and rounding explains less{extent(measure)}"
     if verdict == "undecided" and causes and _is_as_far_off(operators, measure):
         verdict = "different"
     is_explained = bool(causes or state.modules.of_output(b))

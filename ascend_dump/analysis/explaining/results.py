@@ -149,11 +149,12 @@ class _OfOperator:
 
 @dataclass(frozen=True)
 class ChangedCall(_OfOperator):
-    """An operator that is called with different arguments, while its inputs differ too.
+    """An operator that is called with different arguments, and that is no origin.
 
-    An earlier origin explains the inputs. So the effect of the arguments cannot be measured: check the program.
+    Its inputs differ too, and an earlier origin explains them: so the effect of the arguments cannot be measured. Or
+    its output agrees, or differs without an effect on any result. Check the program.
 
-    pair       its first output that differs
+    pair       its first output that differs, or an output that agrees
     arguments  such as "eps: 0.001 here, 1e-05 in the reference"
     others     number of later operators of this type that are called with the same changed arguments
     """

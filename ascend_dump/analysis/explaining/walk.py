@@ -299,6 +299,9 @@ class Divergence:
                 # Nothing reads what only one side computes: it is no origin, and it has no partner.
                 if node not in leading and not (node.is_open and is_alone(node.stretch)):
                     node.is_absorbed = True
+            elif number in ending:
+                differing = self._differing[node]
+                state.arguments.add_without_effect(differing.match, state.drafts[number].pair)
             state.drafts[number].add_reach(number in reached and not is_judged_later)
         # If another origin too explains a difference, for example of a parameter, then from now on it alone does.
         state.known.drop_causes({number for number in ending if state.drafts[number].reaches_results is False})
@@ -398,6 +401,8 @@ class Divergence:
             output = next(outputs, None)
             if output is not None:
                 arguments.add_changed(match, output, operators.causes, operators.is_replaced)
+            elif pairs and all(pair.verdict in ("equal", "noise") for pair in pairs):
+                arguments.add_without_effect(match, pairs[-1])
 
     def _end_module(self, operators: OperatorPair, pairs: Sequence[Pair]) -> None:
         record = next(operators.match.reference.records, None)
