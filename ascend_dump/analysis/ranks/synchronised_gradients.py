@@ -105,6 +105,19 @@ class SynchronisedGradients:
                     return tuple(ranks)
         return ()
 
+    def has_synchronised_sibling(self, parameter: str, step: Optional[int], runs: Sequence[RankRun]) -> bool:
+        """Return True if another parameter of the same module has a gradient that all the runs have in common.
+
+        step: a step; its gradients and those of the step before it count
+        """
+        module, _, own_name = parameter.rpartition(".")
+        siblings = [name for name in self._steps if name.rpartition(".")[0] == module and name != parameter]
+        return bool(module and own_name) and any(
+            len(self.ranks_of(name, moment, runs)) == len(runs)
+            for name in siblings
+            for moment in (step, self.step_before(name, step))
+        )
+
     def step_before(self, parameter: str, step: Optional[int]) -> Optional[int]:
         """Return the last step with a gradient of a parameter before a step; None if there is none."""
         steps = self._steps.get(parameter, ())

@@ -39,6 +39,8 @@ FAULTS = {
     "frozen.other": Expected("replicas", "aten::t", "a parameter without a gradient"),
     "frozen.left": Expected("replicas", "aten::add_", "its gradient is not reduced as those of others are"),
     "frozen.early": Expected("replicas", "aten::lerp_", "of 128 elements"),
+    "routed.gate": Expected("replicas", "aten::add_", "for its own data, before the ranks exchange any"),
+    "routed.bias": Expected("replicas", "aten::add_", "its gradient is not reduced as others of its module are"),
     "experts.routing": Expected("extra-operator", "aten::add", "between aten::argmax and aten::sort"),
 }
 #: The step of the first suspect, if it is not the first step.
@@ -52,6 +54,7 @@ HEALTHY = (
     "data.same bits",
     "experts",
     "experts.idle",
+    "routed",
     "shards",
     "tensor",
     "sequence",

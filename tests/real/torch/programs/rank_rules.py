@@ -123,6 +123,25 @@ def experts(ways: str, path: Path) -> None:
             model(torch.randn(6, WIDTH, generator=rows))
 
 
+def routed(ways: str, path: Path) -> None:
+    """Training with experts that begin equal on both ranks. Not reduced are gradients of the gate ("gate"), or of one
+    bias behind the experts ("bias").
+    """
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Experts(""), nn.Linear(WIDTH, WIDTH))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    left_out = {"gate": "1.gate", "bias": "2.bias"}.get(ways, "none")
+    rows = torch.Generator().manual_seed(dist.get_rank())
+    with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
+        for _ in range(STEPS):
+            x = torch.randn(16, WIDTH, generator=rows)
+            (model(x) - x).square().mean().backward()
+            for name, parameter in model.named_parameters():
+                if "expert" not in name and not name.startswith(left_out):
+                    dist.all_reduce(parameter.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def shards(ways: str, path: Path) -> None:
     """Parts of parameters. On the second rank: "rate" (learning rate), "norm" (clips by the norm of its own part)."""
     model = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
@@ -387,6 +406,7 @@ def frozen(ways: str, path: Path) -> None:
 SCENARIOS = {
     "data": data,
     "experts": experts,
+    "routed": routed,
     "shards": shards,
     "tensor": tensor,
     "sequence": sequence,
