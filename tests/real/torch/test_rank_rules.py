@@ -55,6 +55,7 @@ HEALTHY = (
     "experts",
     "experts.idle",
     "routed",
+    "tables",
     "shards",
     "tensor",
     "sequence",

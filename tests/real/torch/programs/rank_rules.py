@@ -142,6 +142,34 @@ def routed(ways: str, path: Path) -> None:
             optimizer.zero_grad()
 
 
+class Tables(nn.Module):
+    """One table of embeddings on each rank: ranks look up the numbers of all ranks, and exchange what they found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.top = nn.Embedding(8, WIDTH), nn.Linear(RANKS * WIDTH, 1)
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        rows = self.table(numbers[:, dist.get_rank()])
+        return self.top(
+            all_to_all_single(torch.empty_like(rows), rows).view(RANKS, -1, WIDTH).transpose(0, 1).flatten(1)
+        )
+
+
+def tables(_: str, path: Path) -> None:
+    """Training of two tables that begin equal."""
+    model = Tables()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    numbers = torch.Generator().manual_seed(0)
+    with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
+        for _ in range(STEPS):
+            (model(torch.randint(0, 8, (8, RANKS), generator=numbers)) - dist.get_rank()).square().mean().backward()
+            for parameter in model.top.parameters():
+                dist.all_reduce(parameter.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def shards(ways: str, path: Path) -> None:
     """Parts of parameters. On the second rank: "rate" (learning rate), "norm" (clips by the norm of its own part)."""
     model = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
@@ -407,6 +435,7 @@ SCENARIOS = {
     "data": data,
     "experts": experts,
     "routed": routed,
+    "tables": tables,
     "shards": shards,
     "tensor": tensor,
     "sequence": sequence,
