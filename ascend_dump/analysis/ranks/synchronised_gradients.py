@@ -15,13 +15,13 @@ from ascend_dump.analysis.ranks.launches import RankRun
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
-__all__ = ["SynchronisedGradients", "is_constant"]
+__all__ = ["FILLS", "SynchronisedGradients", "is_constant"]
 
 _GRADIENT = ".grad"
 
 
 #: Operators whose result says nothing about a gradient.
-_FILLS = ("aten::zero_", "aten::fill_", "aten::_foreach_zero_")
+FILLS = ("aten::zero_", "aten::fill_", "aten::_foreach_zero_")
 
 
 class _GradientContents(NamedTuple):
@@ -66,7 +66,7 @@ class SynchronisedGradients:
             gradients = self._gradients.setdefault((step, parameter[: -len(_GRADIENT)]), {})
             if record.io == "input" and rank not in gradients:
                 gradients[rank] = _GradientContents(written.setdefault(memory, content), {})
-            if record.io == "output" and record.op_type in _FILLS:
+            if record.io == "output" and record.op_type in FILLS:
                 self._fillings.add(content)
             elif rank in gradients:
                 gradients[rank].records.setdefault(content, record)
