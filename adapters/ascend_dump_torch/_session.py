@@ -511,17 +511,28 @@ class TorchSession(Session):
                 "capture, and calls in other threads are not recorded"
             )
         elif self._target is not None and self._calls == 0:
-            compiled = " outside compiled code" if "torch._dynamo" in sys.modules else ""
-            reasons.append(f"the target, a {type(self._target).__name__}, was never called{compiled}")
-            if compiled:
-                reasons.append(
-                    "torch.compile was applied to it after the start of the capture: capture the compiled module"
-                )
+            reasons += _reasons_of_no_call(self._target)
         elif self._step is None:
             reached = {0: "no step began", 1: "1 step ran"}.get(self._calls, f"{self._calls} steps ran")
             reasons.append(f"steps={self.request.steps} was not reached: {reached}")
         reasons += self._layers.reasons()
         return reasons
+
+
+def _reasons_of_no_call(target: torch.nn.Module) -> list[str]:
+    """Return why a target may have seen no call."""
+    name = type(target).__name__
+    # The module of torch.compile is loaded by optimizers too, so it says nothing.
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    if counters.get("frames"):
+        return [
+            f"the target, a {name}, was never called outside compiled code",
+            "if torch.compile was applied to it after the start of the capture: capture the compiled module",
+        ]
+    return [
+        f"the target, a {name}, was never called",
+        "only calls of the module itself count: call `model(x)`, not `model.forward(x)` or a part of the model",
+    ]
 
 
 def _device(target: Optional[torch.nn.Module]) -> int:

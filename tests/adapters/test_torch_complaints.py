@@ -46,6 +46,27 @@ class TestNothingWritten:
         assert "the target, a Sequential, was never called" in complaint(caplog)
         assert len(cap.dump()) == 0
 
+    def test_optimizers_load_dynamo_without_compiled_code(self, dumps: Path) -> None:
+        program = f"""
+import torch, torch._dynamo, ascend_dump
+model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+with ascend_dump.capture(model, path={str(dumps)!r}, quiet=True):
+    model.forward(torch.ones(2, 2))
+"""
+        said = run_preloaded(written(dumps, program)).stderr
+        assert "a Sequential, was never called\n" in said
+        assert "not `model.forward(x)`" in said
+        assert "compile" not in said
+
+    def test_compiled_after_the_start(self, dumps: Path) -> None:
+        program = f"""
+import torch, ascend_dump
+model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+with ascend_dump.capture(model, path={str(dumps)!r}, quiet=True):
+    torch.compile(lambda x: model[0](x) + 1, backend="eager")(torch.ones(2, 2))
+"""
+        assert "if torch.compile was applied to it after the start" in run_preloaded(written(dumps, program)).stderr
+
     def test_step_never_reached(self, dumps: Path, caplog: pytest.LogCaptureFixture) -> None:
         model = net()
         with ascend_dump.capture(model, path=dumps, steps="5|7"):

@@ -15,6 +15,7 @@ from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import launches
+from ascend_dump.analysis.ranks.local_layers import LocalLayers
 from ascend_dump.analysis.ranks.parameter_updates import ParameterUpdates
 from ascend_dump.analysis.ranks.sequence_norms import SequenceNorms
 from ascend_dump.analysis.ranks.synchronised_gradients import SynchronisedGradients, is_constant
@@ -31,7 +32,8 @@ _MOST_SYNCHRONISED = 0.75
 
 _UNTRAINED = "a parameter without a gradient, and the gradients of others are reduced"
 _ONE_VALUE = "although this operator gave all ranks one value in an earlier step"
-_NOT_AVERAGED = "a parameter that they had in common before; it is not averaged as others are"
+_IN_COMMON = "a parameter that they had in common before"
+_NOT_AVERAGED = f"{_IN_COMMON}; it is not averaged as others are"
 
 
 class _Copy(NamedTuple):
@@ -60,6 +62,7 @@ class Replicas:
         self._copies: dict[tuple[Any, ...], dict[int, _Copy]] = {}
         self._gradients = SynchronisedGradients()
         self._norms = SequenceNorms()
+        self._layers = LocalLayers()
         self._updates = ParameterUpdates()
         self._exchanges = False
         self._reduces = False
@@ -70,6 +73,7 @@ class Replicas:
         """Add the records of one run of an operator."""
         call: Optional[Hashable] = None
         self._norms.look_at(members)
+        self._layers.look_at(members)
         for record in members:
             if record.error is None and record.rank is not None and record.io in ("input", "output"):
                 attrs = record.attrs
@@ -262,11 +266,12 @@ class Replicas:
                 together = {rank: copy for rank, copy in copies.items() if rank in synchronised}
                 return together, f"although the gradient of {parameter} was the same on these ranks in step {earlier}"
         if self._exchanges:
-            return {}, ""
+            reason = self._reason_beside_exchanges(first, copies) if were_equal else ""
+            return (copies, reason) if reason else ({}, "")
         if self._reduces:
             # Parts of a model have gradients of their own, so with tensor parallelism most parameters have.
             if were_equal and parameter is not None and self._gradients.share >= _MOST_SYNCHRONISED:
-                return copies, "a parameter that they had in common before; its gradient is not reduced as most are"
+                return copies, f"{_IN_COMMON}; its gradient is not reduced as most are"
             return {}, ""
         if any(copy.is_frozen for copy in copies.values()) or (parameter or "") not in self._gradients.named:
             if parameter is not None and self._gradients.any_synchronised:
@@ -274,17 +279,29 @@ class Replicas:
             if any(copy.is_frozen for copy in copies.values()):
                 return {}, ""
         if were_equal is not None and parameter is not None and self._gradients.any_synchronised:
-            return (
-                copies,
-                "a parameter that they had in common before; its gradient is not reduced as those of others are",
-            )
+            return copies, f"{_IN_COMMON}; its gradient is not reduced as those of others are"
         if were_equal:
-            return copies, "a parameter that they had in common before"
+            return copies, _IN_COMMON
         largest = _groups({rank: copy.content for rank, copy in copies.items()})[0]
         has_majority = 2 * len(largest) > len(copies) and len(largest) > 1
         if has_majority and (were_equal is not None or not is_constant(copies[largest[0]].record)):
             return copies, "a parameter that ranks have in common"
         return {}, ""
+
+    def _reason_beside_exchanges(self, record: Record, copies: Mapping[int, _Copy]) -> str:
+        """Return why copies that were equal have to stay equal, although ranks exchange activations; "" if unknown.
+
+        record: a copy in the first step in which they differ
+        """
+        parameter = self._gradients.parameter_of(record)
+        if parameter is None:
+            return ""
+        runs = [(rank, copy.record.run) for rank, copy in copies.items()]
+        if self._gradients.has_synchronised_sibling(parameter, record.step, runs):
+            return f"{_IN_COMMON}; its gradient is not reduced as others of its module are"
+        if not self._reduces and self._layers.is_local(runs, parameter):
+            return f"{_IN_COMMON}, and each rank uses it for its own data, before the ranks exchange any"
+        return ""
 
 
 def _is_view_outside(record: Record) -> bool:

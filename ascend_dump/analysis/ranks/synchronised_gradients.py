@@ -15,13 +15,13 @@ from ascend_dump.analysis.ranks.launches import RankRun
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
-__all__ = ["SynchronisedGradients", "is_constant"]
+__all__ = ["FILLS", "SynchronisedGradients", "is_constant"]
 
 _GRADIENT = ".grad"
 
 
 #: Operators whose result says nothing about a gradient.
-_FILLS = ("aten::zero_", "aten::fill_", "aten::_foreach_zero_")
+FILLS = ("aten::zero_", "aten::fill_", "aten::_foreach_zero_")
 
 
 class _GradientContents(NamedTuple):
@@ -66,7 +66,7 @@ class SynchronisedGradients:
             gradients = self._gradients.setdefault((step, parameter[: -len(_GRADIENT)]), {})
             if record.io == "input" and rank not in gradients:
                 gradients[rank] = _GradientContents(written.setdefault(memory, content), {})
-            if record.io == "output" and record.op_type in _FILLS:
+            if record.io == "output" and record.op_type in FILLS:
                 self._fillings.add(content)
             elif rank in gradients:
                 gradients[rank].records.setdefault(content, record)
@@ -104,6 +104,19 @@ class SynchronisedGradients:
                 if len(locals_of_ranks) > 1 or not is_constant(gradients[ranks[0]].records[content]):
                     return tuple(ranks)
         return ()
+
+    def has_synchronised_sibling(self, parameter: str, step: Optional[int], runs: Sequence[RankRun]) -> bool:
+        """Return True if another parameter of the same module has a gradient that all the runs have in common.
+
+        step: a step; its gradients and those of the step before it count
+        """
+        module, _, own_name = parameter.rpartition(".")
+        siblings = [name for name in self._steps if name.rpartition(".")[0] == module and name != parameter]
+        return bool(module and own_name) and any(
+            len(self.ranks_of(name, moment, runs)) == len(runs)
+            for name in siblings
+            for moment in (step, self.step_before(name, step))
+        )
 
     def step_before(self, parameter: str, step: Optional[int]) -> Optional[int]:
         """Return the last step with a gradient of a parameter before a step; None if there is none."""

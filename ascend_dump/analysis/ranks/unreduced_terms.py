@@ -2,7 +2,8 @@
 
 Ranks that read the same data and add up activations over their group have the same activations, apart from the parts
 between a split weight and the next sum. If an operator adds a tensor that differs between these ranks to one that is
-equal on them, and the result is not added up itself, a sum over the ranks is missing. The same holds for gradients.
+equal on them, and the result is not added up itself, a sum over the ranks is missing. The same holds for gradients,
+and for the gradient of a parameter that an operator reads with the same inputs on all these ranks.
 The tensor has to differ because of split weights: if it follows from an operator with other results of equal inputs,
 such as a norm with another epsilon on one rank, no sum is missing.
 """
@@ -16,16 +17,21 @@ from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.collectives import collective_of, is_contribution_to
+from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.properties import COPIES, VIEWS, operator_class
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import RankRun, launches
-from ascend_dump.analysis.ranks.synchronised_gradients import is_constant
+from ascend_dump.analysis.ranks.synchronised_gradients import FILLS, is_constant
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 __all__ = ["UnreducedTerms"]
 
 _ADDS = frozenset({"add", "sub"})
+_GRADIENT = ".grad"
+#: Relative difference of the sizes of two gradients up to which they may differ by rounding.
+_ROUNDING = 1e-3
 
 
 class _Addition(NamedTuple):
@@ -39,6 +45,18 @@ class _Addition(NamedTuple):
     makers: tuple[Optional[Record], Optional[Record]]
     calls: tuple[Optional[Hashable], Optional[Hashable]]
     output: int
+
+
+class _LayerGradient:
+    """A parameter on one rank in a step.
+
+    reads     the contents of all inputs of the operators that read it in the forward pass
+    gradient  the last record of its gradient outside of the passes
+    """
+
+    def __init__(self) -> None:
+        self.reads: list[Hashable] = []
+        self.gradient: Optional[Record] = None
 
 
 class _RankStep:
@@ -55,6 +73,9 @@ class _RankStep:
         self.additions: dict[Hashable, _Addition] = {}
         self.groups: dict[str, tuple[int, ...]] = {}
         self.calls = _CallsOfStep()
+        self.layers: dict[str, _LayerGradient] = {}
+        #: By storage: the parameters of the step.
+        self._names: dict[int, str] = {}
         #: Storages that a collective adds up, and for each copy or view the storage that it was made of.
         self._sent: set[int] = set()
         self._sources: dict[int, int] = {}
@@ -68,6 +89,7 @@ class _RankStep:
         first = members[0]
         self._is_backward = self._is_backward or first.phase == "backward"
         self.calls.look_at(members)
+        self._look_at_parameters(first, [record for record in members if record.io == "input"])
         if "c10d" in first.op_type:
             self._look_at_collective(members)
         elif first.phase == "other" and self._is_backward:
@@ -81,6 +103,20 @@ class _RankStep:
                 self._makers[_storage(record)] = first
                 if is_trained:
                     self._trained.add(_storage(record))
+
+    def _look_at_parameters(self, first: Record, inputs: Sequence[Record]) -> None:
+        for record in inputs:
+            name = record.parameter or ""
+            if name.endswith(_GRADIENT):
+                if first.phase != "other" or first.op_type in FILLS or "placement" in record.attrs:
+                    continue
+                self.layers.setdefault(name[: -len(_GRADIENT)], _LayerGradient()).gradient = record
+            elif name and first.phase == "forward":
+                self._names[_storage(record)] = name
+        if first.phase == "forward" and not is_view(first.op_type):
+            for name in {self._names[_storage(record)] for record in inputs if _storage(record) in self._names}:
+                reads = self.layers.setdefault(name, _LayerGradient()).reads
+                reads.extend(content_of_record(record) for record in inputs if not is_unread(record))
 
     def _is_of_parameter(self, record: Record) -> bool:
         return bool(record.parameter or record.attrs.get("requires_grad") or _storage(record) in self._trained)
@@ -226,7 +262,25 @@ class UnreducedTerms:
                 of_group = {rank: steps[rank] for rank in members if rank in steps}
                 data = {tuple(step.data) for step in of_group.values()}
                 if len(of_group) == len(members) > 1 and len(data) == 1 and any(next(iter(data))):
-                    yield from self._of_group(of_group)
+                    findings = [*self._of_group(of_group)]
+                    yield from findings or self._of_gradients(of_group)
+
+    def _of_gradients(self, steps: Mapping[int, _RankStep]) -> Iterator[RankFinding]:
+        """Yield the first gradient that differs, of a layer that does the same on all these ranks."""
+        differing = []
+        for name in next(iter(steps.values())).layers:
+            layers = [step.layers.get(name, _LayerGradient()) for step in steps.values()]
+            reads = {tuple(layer.reads) for layer in layers}
+            gradients = [layer.gradient for layer in layers if layer.gradient is not None]
+            is_same = len(reads) == 1 and reads != {()} and None not in next(iter(reads))
+            if is_same and len(gradients) == len(layers) and _differ(gradients):
+                differing.append((name, gradients[0]))
+        for name, record in sorted(differing, key=lambda item: _number(item[1]))[:1]:
+            text = (
+                f"the gradient of {name} differs between {in_words([*steps])}, which read the same data, and on which "
+                "this layer has the same inputs and parameters: a sum over these ranks is missing in the backward pass"
+            )
+            yield RankFinding(record, text)
 
     def _of_group(self, steps: Mapping[int, _RankStep]) -> Iterator[RankFinding]:
         first = steps[min(steps)]
@@ -258,6 +312,18 @@ def _finding(ranks: Sequence[int], addition: _Addition, differing: int) -> RankF
         "that is equal on them: a sum over these ranks is missing"
     )
     return RankFinding(record, text)
+
+
+def _differ(gradients: Sequence[Record]) -> bool:
+    """Return True if the sizes of gradients differ by more than rounding."""
+    if len({content_of_record(record) for record in gradients}) < 2:
+        return False
+    try:
+        norms = [record.statistics().l2norm for record in gradients]
+    except AscendDumpError:
+        return False
+    sizes = [norm for norm in norms if norm is not None]
+    return len(sizes) == len(norms) and max(sizes) - min(sizes) > _ROUNDING * max(sizes)
 
 
 def _is_activation(record: Record) -> bool:

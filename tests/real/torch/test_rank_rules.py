@@ -29,6 +29,7 @@ FAULTS = {
     "shards.rate": Expected("shard-update", "aten::mul_", "on rank 1 than on rank 0: other is 0.998, not 0.999"),
     "shards.norm": Expected("shard-update", "aten::mul_", "updates the parts of one tensor by other numbers"),
     "tensor.norm": Expected("replicas", "aten::add_", "although the gradient of start is reduced over these ranks"),
+    "tensor.start": Expected("unreduced-term", "aten::add_", "the gradient of start differs between ranks 0-1"),
     "sequence.norm": Expected("replicas", "aten::add_", "rows of one tensor there; 1.norm.weight.grad is not reduced"),
     "experts.room": Expected("disagreement", "c10d::alltoall_base_", "of rank 1 has room for "),
     "residual.term": Expected("unreduced-term", "aten::add", "a sum over these ranks is missing"),
@@ -39,6 +40,8 @@ FAULTS = {
     "frozen.other": Expected("replicas", "aten::t", "a parameter without a gradient"),
     "frozen.left": Expected("replicas", "aten::add_", "its gradient is not reduced as those of others are"),
     "frozen.early": Expected("replicas", "aten::lerp_", "of 128 elements"),
+    "routed.gate": Expected("replicas", "aten::add_", "for its own data, before the ranks exchange any"),
+    "routed.bias": Expected("replicas", "aten::add_", "its gradient is not reduced as others of its module are"),
     "experts.routing": Expected("extra-operator", "aten::add", "between aten::argmax and aten::sort"),
 }
 #: The step of the first suspect, if it is not the first step.
@@ -52,6 +55,8 @@ HEALTHY = (
     "data.same bits",
     "experts",
     "experts.idle",
+    "routed",
+    "tables",
     "shards",
     "tensor",
     "sequence",
@@ -81,7 +86,7 @@ def test_a_fault_is_named(name: str, dumps: Path) -> None:
     expected = FAULTS[name]
     first = ascend_dump.triage(dumps / name).suspects[0]
     assert (first.rule, first.op_type, first.step) == (expected.rule, expected.op_type, LATER.get(name, 0))
-    is_of_all = name == "data.undivided" or name.startswith("residual")
+    is_of_all = name in ("data.undivided", "tensor.start") or name.startswith("residual")
     assert first.rank == (0 if is_of_all else 1), "on all ranks alike, the first one is named"
     assert expected.words in first.reason
     assert Path(str(first.source)).parent == PROGRAMS, "a line of the program, not of PyTorch"

@@ -123,6 +123,53 @@ def experts(ways: str, path: Path) -> None:
             model(torch.randn(6, WIDTH, generator=rows))
 
 
+def routed(ways: str, path: Path) -> None:
+    """Training with experts that begin equal on both ranks. Not reduced are gradients of the gate ("gate"), or of one
+    bias behind the experts ("bias").
+    """
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Experts(""), nn.Linear(WIDTH, WIDTH))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    left_out = {"gate": "1.gate", "bias": "2.bias"}.get(ways, "none")
+    rows = torch.Generator().manual_seed(dist.get_rank())
+    with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
+        for _ in range(STEPS):
+            x = torch.randn(16, WIDTH, generator=rows)
+            (model(x) - x).square().mean().backward()
+            for name, parameter in model.named_parameters():
+                if "expert" not in name and not name.startswith(left_out):
+                    dist.all_reduce(parameter.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class Tables(nn.Module):
+    """One table of embeddings on each rank: ranks look up the numbers of all ranks, and exchange what they found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.top = nn.Embedding(8, WIDTH), nn.Linear(RANKS * WIDTH, 1)
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        rows = self.table(numbers[:, dist.get_rank()])
+        return self.top(
+            all_to_all_single(torch.empty_like(rows), rows).view(RANKS, -1, WIDTH).transpose(0, 1).flatten(1)
+        )
+
+
+def tables(_: str, path: Path) -> None:
+    """Training of two tables that begin equal."""
+    model = Tables()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    numbers = torch.Generator().manual_seed(0)
+    with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
+        for _ in range(STEPS):
+            (model(torch.randint(0, 8, (8, RANKS), generator=numbers)) - dist.get_rank()).square().mean().backward()
+            for parameter in model.top.parameters():
+                dist.all_reduce(parameter.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def shards(ways: str, path: Path) -> None:
     """Parts of parameters. On the second rank: "rate" (learning rate), "norm" (clips by the norm of its own part)."""
     model = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
@@ -180,7 +227,9 @@ class Halves(nn.Module):
 
 
 def tensor(ways: str, path: Path) -> None:
-    """Tensor parallelism. "norm": each rank clips by the norm of its own gradients."""
+    """Tensor parallelism. "norm": each rank clips by the norm of its own gradients; "start": the gradient before the
+    split weights is not added up.
+    """
     model = Halves()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rows = torch.Generator().manual_seed(0)
@@ -189,7 +238,8 @@ def tensor(ways: str, path: Path) -> None:
             x = torch.randn(4, WIDTH, generator=rows)
             (model(x) - x).square().mean().backward()
             assert model.start.grad is not None
-            dist.all_reduce(model.start.grad)
+            if ways != "start":
+                dist.all_reduce(model.start.grad)
             if ways == "norm":
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             optimizer.step()
@@ -387,6 +437,8 @@ def frozen(ways: str, path: Path) -> None:
 SCENARIOS = {
     "data": data,
     "experts": experts,
+    "routed": routed,
+    "tables": tables,
     "shards": shards,
     "tensor": tensor,
     "sequence": sequence,
