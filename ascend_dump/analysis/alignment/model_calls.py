@@ -23,6 +23,7 @@ __all__ = [
     "Token",
     "calls_of_step",
     "embedding_contents",
+    "has_slots_first",
     "table_of_ids",
 ]
 
@@ -127,6 +128,25 @@ def _begin_of_inputs(operators: Sequence[Operator], lookup: int) -> int:
     while begin and not operators[begin - 1].module and not any(map(_is_float, operators[begin - 1].records)):
         begin -= 1
     return begin
+
+
+def has_slots_first(calls: Sequence[ModelCall]) -> bool:
+    """Return True if most tensors of a program have the axis of slots before that of rows, as in Megatron.
+
+    A view that joins both axes then has all rows of the first slot, then those of the next. It looks like a view of
+    the other order, so that only the other tensors tell the order.
+    """
+    count = 0
+    for call in calls:
+        if min(call.rows, call.width) == 1 or call.rows == call.width:
+            continue
+        rows_first, slots_first = (call.rows, call.width), (call.width, call.rows)
+        for operator in call.operators:
+            for record in operator.outputs:
+                shape = record.shape or ()
+                if len(shape) == 3 and _is_float(record):
+                    count += (shape[:2] == slots_first) - (shape[:2] == rows_first)
+    return count > 0
 
 
 def _is_float(record: Record) -> bool:

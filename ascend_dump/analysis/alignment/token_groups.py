@@ -306,10 +306,14 @@ def is_place_of_extreme(operator: Operator, record: Record) -> bool:
 def is_made_number(match: Match, pair: tuple[Record, Record]) -> bool:
     """Return True for integers that differ, if the operator computes no floating-point values with these integers.
 
-    Such integers number slots or elements, which may differ between programs.
+    Such integers number slots or elements, which may differ between programs. So do positions that a program counts as
+    floating-point numbers.
     """
     a, b = pair
-    if _is_float(a) or (any(map(_is_float, match.reference.inputs)) and not _selects(match.reference)):
+    is_count = operator_class(match.reference.op_type) == "arange"
+    if (_is_float(a) and not is_count) or (
+        any(map(_is_float, match.reference.inputs)) and not _selects(match.reference)
+    ):
         return False
     outputs = match.reference.outputs
     makes_floats = any(map(_is_float, outputs)) and not _selects(match.reference)

@@ -98,7 +98,7 @@ class TensorOfCalls:
         if way.kind == "rows":
             known = np.zeros(tokens.count, bool)
             for index, rows in self.rows.items():
-                numbers = self.side.slots[index].reshape(-1)[rows]
+                numbers = self.side.joined[index][rows]
                 known[numbers[numbers >= 0]] = True
             return known
         # The order of elements changes no set of tokens.

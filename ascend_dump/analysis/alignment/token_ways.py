@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.experts.routed_rows import slots_of_rows
-from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall, Token
+from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall, Token, has_slots_first
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,6 +58,7 @@ class TokenSide:
     """The calls of one side, with the number of the common token in each slot; -1 for padding and other tokens.
 
     slots   for each call: numbers of the tokens, [rows, slots]
+    joined  for each call: the same numbers in the order of an axis that joins rows and slots
     keys    for each call: numbers of the tokens whose keys a cache holds, [rows, keys]
     last    for each call: the last slot of each row that is not padding
     rooms   the lengths of caches of a fixed length
@@ -79,6 +80,8 @@ class TokenSide:
         self.slots = [
             np.array([[numbers.get(token, -1) for token in row] for row in call.slots], np.int64) for call in calls
         ]
+        slots_first = has_slots_first(calls)
+        self.joined = [(numbers.T if slots_first else numbers).reshape(-1) for numbers in self.slots]
         self.keys = [_key_numbers(call, numbers) for call in calls]
         self.last = [
             np.array(
@@ -349,14 +352,14 @@ def gather(
 
     call = side.calls[index]
     if way.kind == "rows":
-        yield _kept(side.slots[index].reshape(-1)[order], array.reshape(len(array), *rest_shape(way, array.shape, 1)))
+        yield _kept(side.joined[index][order], array.reshape(len(array), *rest_shape(way, array.shape, 1)))
         return
     if way.is_sorted and order is not None:
         unsorted = np.empty_like(array)
         unsorted[order] = array
         array = unsorted
     if way.is_flat and call.width == 1:
-        yield _kept(side.slots[index].reshape(-1), array.reshape(call.rows, -1))
+        yield _kept(side.joined[index], array.reshape(call.rows, -1))
         return
     sizes, axes = _split(way, array.shape, call.rows)
     values = array.reshape(sizes).transpose(axes)
@@ -382,7 +385,8 @@ def gather(
             yield np.concatenate([slots[row], keys[row]]), of_row
         return
     if way.row_axis is not None or way.joined:
-        yield _kept(numbers.reshape(-1), values.reshape(-1, *rest))
+        numbers = side.joined[index] if way.joined else numbers.reshape(-1)
+        yield _kept(numbers, values.reshape(-1, *rest))
         return
     for row in range(call.rows):  # one row of values for all rows of the batch
         yield _kept(numbers[row], values.reshape(-1, *rest))

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Optional
 
+from ascend_dump.analysis.operators.arguments import arguments_of
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import PRODUCTS, operator_class
 from ascend_dump.errors import AscendDumpError
@@ -40,7 +41,7 @@ _OF_THE_FIRST = frozenset(
         "tanh_backward",
     }
 )
-#: Rows whose largest score is so large are masked, so that they have no weights.
+#: Scores that are so large are masked: they have no weights, and are no scale for the scores that they are added to.
 _FILL = 1e4
 #: Minimum number of parts of a sum, and maximum number of elements of a part. Each part is copied as float64.
 _PARTS, _MOST_AT_ONCE = 64, 1 << 22
@@ -124,7 +125,8 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
         first = PRODUCTS[name]
         shape = inputs[first].shape if first in inputs else None
         terms = math.sqrt(shape[-1]) if shape else 1.0
-        return terms * rms(first) * rms(first + 1) + sum(rms(index) for index in range(first))
+        addends = 0 if _ignores_addend(operator) else first
+        return terms * rms(first) * rms(first + 1) + sum(rms(index) for index in range(addends))
     if name in ("convolution", "_convolution"):
         shape = inputs[1].shape if 1 in inputs else None
         return math.sqrt(math.prod(shape[1:]) if shape else 1) * rms(0) * rms(1) + rms(2)
@@ -141,7 +143,7 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
     if name == "mse_loss":
         return math.sqrt(_rms(output)) * max(rms(0), rms(1))
     if name in _TERM_BY_TERM:
-        return max((rms(index) for index in inputs), default=0.0)
+        return max(map(_rms_without_masks, inputs.values()), default=0.0)
     if name in _NORMS and output.index == 1 and name != "_fused_rms_norm":
         return rms(0) / math.sqrt(max(size(0) / written, 1))  # the mean
     if name in _NORMS and output.index == 0:
@@ -197,7 +199,7 @@ def term_sizes(operator: Operator) -> Optional[np.ndarray]:
         return None
     rows, columns = np.linalg.norm(matrix_a, axis=-1)[..., :, None], np.linalg.norm(matrix_b, axis=-2)[..., None, :]
     sizes: np.ndarray = rows * columns / math.sqrt(matrix_a.shape[-1])
-    if first and 0 in inputs:
+    if first and 0 in inputs and not _ignores_addend(operator):
         sizes = sizes + np.abs(inputs[0].numpy().astype(np.float64))
     return sizes
 
@@ -224,6 +226,24 @@ def _of_convolution_backward(inputs: dict[int, Record], output: Record, rms: Cal
     if output.shape == data:
         return math.sqrt(math.prod(weight) / weight[1]) * rms(0) * rms(2)
     return math.sqrt(positions) * rms(0)
+
+
+def _ignores_addend(operator: Operator) -> bool:
+    """Return True for a product with beta=0: its first input may be memory that nothing has written."""
+    arguments = arguments_of(operator)
+    return arguments is not None and arguments.values.get("beta") == 0
+
+
+def _rms_without_masks(record: Record) -> float:
+    """Return the root mean square of a tensor without masks, unless all elements are as large as masks."""
+    import numpy as np
+
+    rms = _rms(record)
+    if rms * math.sqrt(_count(record)) < _FILL:
+        return rms
+    sizes = np.abs(record.numpy().astype(np.float64))
+    sizes = sizes[sizes < _FILL]
+    return float(np.sqrt(np.mean(np.square(sizes)))) if sizes.size else rms
 
 
 def _count(record: Optional[Record]) -> int:

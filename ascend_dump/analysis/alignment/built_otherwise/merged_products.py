@@ -28,27 +28,25 @@ class _BiasedProduct(NamedTuple):
 
 
 def merge_products(sides: Sequence[Sequence[ModelCall]]) -> None:
-    """Merge products and their biases in the calls of both sides, unless both sides have two operators everywhere."""
-    keys = {key for calls in sides for call in calls for key in _fused_keys(call.operators)}
-    for calls in sides if keys else ():
+    """Merge products and their biases in the calls of both sides, unless both sides have two operators everywhere.
+
+    A program may fuse several layers, so that the biases of one side are parts of those of the other side.
+    """
+    calls = [call for side in sides for call in side]
+    if any(map(_adds_its_bias, (operator for call in calls for operator in call.operators))):
         for call in calls:
-            merged = list(_merged(call.operators, keys))
-            if len(merged) < len(call.operators):
-                call.operators[:] = merged
+            call.operators[:] = _merged(call.operators)
 
 
-def _fused_keys(operators: Sequence[Operator]) -> Iterator[object]:
-    """Yield the contents of the biases of products that add their bias themselves."""
-    for operator in operators:
-        if operator_class(operator.op_type) == "addmm" and operator.inputs:
-            content = _vector_content(operator.inputs[0])
-            if content is not None:
-                yield content
+def _adds_its_bias(operator: Operator) -> bool:
+    """Return True for a product that adds its bias itself."""
+    is_product = operator_class(operator.op_type) == "addmm" and bool(operator.inputs)
+    return is_product and _vector_content(operator.inputs[0]) is not None
 
 
-def _merged(operators: Sequence[Operator], keys: set[object]) -> Iterator[Operator]:
-    """Yield the operators; a product and its bias are one operator if `keys` has the bias."""
-    biased = {found.addition: found for found in _biased_products(operators) if found.bias.content in keys}
+def _merged(operators: Sequence[Operator]) -> Iterator[Operator]:
+    """Yield the operators; a product and its bias are one operator."""
+    biased = {found.addition: found for found in _biased_products(operators)}
     products = {found.product for found in biased.values()}
     storages = {storage[0] for index in products if (storage := storage_of(operators[index].outputs[0])) is not None}
     for index, operator in enumerate(operators):
