@@ -221,3 +221,48 @@ def test_constants_in_the_type_in_which_a_program_computes_are_no_origin(tmp_pat
         with ascend_dump.capture(network, path=sides[-1], data="stats", quiet=True), torch.no_grad():
             network(x)
     assert not ascend_dump.compare(*sides).origins
+
+
+class RootNorm(nn.Module):
+    """A norm without a mean, that divides by a root or multiplies by its reciprocal."""
+
+    def __init__(self, *, divides: bool) -> None:
+        super().__init__()
+        self.weight, self.divides = nn.Parameter(torch.rand(WIDTH) + 0.5), divides
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = x.square().mean(-1, keepdim=True) + 1e-6
+        return self.weight * (x / size.sqrt() if self.divides else x * size.rsqrt())
+
+
+class Scaled(nn.Module):
+    """A layer between two norms; its result is added with a factor."""
+
+    def __init__(self, *, divides: bool, factor: float) -> None:
+        super().__init__()
+        self.norm, self.up, self.factor = RootNorm(divides=divides), nn.Linear(WIDTH, WIDTH), factor
+        self.last, self.head = RootNorm(divides=divides), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.up(self.norm(x)) * self.factor
+        return self.head(self.last(x))
+
+
+def dump_scaled(path: Path, *, divides: bool, factor: float) -> Path:
+    torch.manual_seed(0)
+    network = Scaled(divides=divides, factor=factor)
+    with ascend_dump.capture(network, path=path, mode="all", data="stats", quiet=True):
+        functional.cross_entropy(
+            network(torch.randn(4, LENGTH, WIDTH)).flatten(0, 1), torch.zeros(24).long()
+        ).backward()
+    return path
+
+
+def test_a_rewrite_whose_result_agrees_closely_explains_no_later_difference(tmp_path: Path) -> None:
+    """The root differs from its reciprocal, but min, max, mean and norm of the normed tensor agree."""
+    reference = dump_scaled(tmp_path / "reference", divides=False, factor=0.5)
+    right = ascend_dump.compare(dump_scaled(tmp_path / "right", divides=True, factor=0.5), reference)
+    assert (right.origins, right.verdict) == ((), "undecided")
+    wrong = ascend_dump.compare(dump_scaled(tmp_path / "wrong", divides=True, factor=1.0), reference)
+    assert [origin.op_name for origin in wrong.origins] == ["mul_0"]
+    assert "other: 1.0 here, 0.5 in the reference" in wrong.origins[0].evidence
