@@ -266,3 +266,31 @@ def test_a_rewrite_whose_result_agrees_closely_explains_no_later_difference(tmp_
     wrong = ascend_dump.compare(dump_scaled(tmp_path / "wrong", divides=True, factor=1.0), reference)
     assert [origin.op_name for origin in wrong.origins] == ["mul_0"]
     assert "other: 1.0 here, 0.5 in the reference" in wrong.origins[0].evidence
+
+
+class Small(nn.Module):
+    """A norm by hand, another norm, and a head with small weights, so that the loss hardly depends on the input."""
+
+    def __init__(self, *, eps: float) -> None:
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(WIDTH, WIDTH), Norm(WIDTH, eps=eps), nn.Linear(WIDTH, 3)
+        self.norm.by_hand, self.last = eps != 1e-5, nn.LayerNorm(WIDTH)
+        with torch.no_grad():
+            self.head.weight.mul_(1e-3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.last(self.norm(self.first(x))))
+
+
+def test_a_proven_difference_does_not_end_where_statistics_are_about_as_far_apart(tmp_path: Path) -> None:
+    """A softmax of small scores rounds their difference away in part: that is no proof that both programs agree."""
+    sides = []
+    for eps in (1e-2, 1e-5):
+        torch.manual_seed(0)
+        network = Small(eps=eps)
+        sides.append(tmp_path / str(eps))
+        with ascend_dump.capture(network, path=sides[-1], mode="all", data="stats", quiet=True):
+            scores = network(torch.randn(4, LENGTH, WIDTH)).flatten(0, 1)
+            functional.cross_entropy(scores, torch.arange(24) % 3).backward()
+    comparison = ascend_dump.compare(*sides)
+    assert [(origin.module, origin.kind) for origin in comparison.origins] == [("norm", "structure")]
