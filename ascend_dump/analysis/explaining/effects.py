@@ -240,6 +240,9 @@ class Effects:
         for pair in self.differing[node].differing_outputs:
             for side, operator in enumerate((match.actual, match.reference)):
                 yield from self._readers(side, operator, pair.actual if side == 0 else pair.reference)
+        differing = self.differing[node]
+        if any(pair.verdict == "undecided" and _may_go_on(differing, pair) for pair in differing.outputs):
+            yield None
 
     def _followers_of_open(self, node: EnteredStretch) -> Iterator[Optional[Node]]:
         """Yield the readers of all outputs of a stretch, if none of these outputs was compared.
@@ -383,6 +386,22 @@ def _is_smaller_behind(differing: Differing) -> bool:
     )
     ends = max(before, default=0.0) > _ROUNDED and not differing.differing_outputs
     return not ends or max(behind, default=0.0) <= max(before) / _TIMES_LESS
+
+
+def _may_go_on(differing: Differing, output: Pair) -> bool:
+    """Return True if an output, whose statistics do not prove a difference, is about as far off as a differing input.
+
+    Statistics that agree end a difference only if they agree much better than those of the inputs.
+    """
+    if output.measure is None or output.undefined:
+        return False
+    before = [_largest(pair) for pair in differing.inputs if pair.verdict == "different" and pair.has_one_shape]
+    return _largest(output) > max(_ROUNDED, max(before, default=math.inf) / _TIMES_LESS)
+
+
+def _largest(pair: Pair) -> float:
+    """Return the largest relative distance that is known; 0 if none is."""
+    return 0.0 if pair.measure is None else max(pair.measure.max_rel, pair.measure.rel_l2)
 
 
 def _leading(edges: Iterable[tuple[Node, Optional[Node]]]) -> set[Node]:

@@ -11,17 +11,23 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Optional
 
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber, flips_in
+from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.operators.operator import storage_of
 from ascend_dump.reading import Record
+from ascend_dump.statistics import COMPUTED
 
-__all__ = ["KnownDifferences"]
+__all__ = ["KnownDifferences", "statistics_settle"]
 
 #: The error of a tensor is assumed to be at least this many roundings, and this many times as large as its statistics
 #: show.
 _MANY_ROUNDINGS, _TIMES_SEEN = 64.0, 16.0
+#: Statistics of fewer elements may agree by chance.
+_FEW_ELEMENTS = 8
+#: A tensor with negative elements whose root mean square is this many times an extreme may have a mask.
+_MASKED = 100.0
 _Contents = tuple[Any, Any]
 #: The address and size of a storage. Unlike its number they stay the same over steps.
 _Memory = tuple[int, int]
@@ -220,6 +226,25 @@ def _probable_error(measure: Measure, unit: float) -> float:
         return math.inf
     of_norm = measure.rel_l2 * math.sqrt(measure.count)
     return max(_MANY_ROUNDINGS * unit, _TIMES_SEEN * max(measure.max_abs / measure.rms, of_norm))
+
+
+def statistics_settle(difference: Difference, a: Record, b: Record) -> bool:
+    """Return True if statistics agree so closely that a difference of the inputs has ended.
+
+    Extremes, mean and norm agree within some roundings of single elements. Elements that differ do not agree so by
+    chance, except the same elements in another order. Coarse statistics prove nothing, nor do those of a mask,
+    which is negative and much larger than the other elements.
+    """
+    measure, kind = difference.measure, float_kind(type_of(a, b))
+    if measure is None or kind is None or not difference.bounds or measure.nonfinite or are_rearranged(a, b):
+        return False
+    if measure.count < _FEW_ELEMENTS or not a.precision == b.precision == COMPUTED:
+        return False
+    statistics = b.statistics()
+    lowest, largest = (float(value or 0.0) for value in (statistics.min, statistics.max))
+    if lowest < 0 and measure.rms > _MASKED * min(-lowest, abs(largest) or -lowest):
+        return False
+    return max(measure.max_rel, measure.rel_l2 * math.sqrt(measure.count)) <= _MANY_ROUNDINGS * kind.unit
 
 
 def _memory_of(record: Record) -> Optional[_Memory]:

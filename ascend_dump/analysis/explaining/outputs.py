@@ -10,6 +10,7 @@ from typing import Optional
 from ascend_dump.analysis.alignment.shards import is_of_parts
 from ascend_dump.analysis.explaining.between_frameworks import cause_between_frameworks, read_by_others
 from ascend_dump.analysis.explaining.input_evidence import InputEvidence, inputs_of
+from ascend_dump.analysis.explaining.known_differences import statistics_settle
 from ascend_dump.analysis.explaining.local_results import (
     NO_COUNTERPART,
     NO_COUNTERPART_INPUT,
@@ -64,6 +65,8 @@ _TIMES_LESS = 1e3
 _TIMES_ROUNDING = 4.0
 #: Maximum number of operators of each side that a line of evidence names.
 _MOST_BETWEEN = 3
+#: The argument of elementwise arithmetic that is a number in place of a tensor.
+_OPERAND = "other"
 _SAME_STATE = "the generator state is the same on both sides"
 #: Kinds of origins for which a comparison of two frameworks may find a cause.
 _UNEXPLAINED = ("compute", "amplification", "unknown")
@@ -300,7 +303,8 @@ def _judge_values(
         reason = f"{match.actual.op_type} in place of {match.reference.op_type}, {reason}"
     undefined = ""
     if verdict != "different":
-        origins = operators.noise_causes | causes
+        has_ended = verdict == "undecided" and rebuilt and statistics_settle(difference, a, b)
+        origins = NO_ORIGINS if has_ended else operators.noise_causes | causes
         if verdict == "undecided" and not origins:
             origins = _suspects(state, operators, replace(pair, verdict=verdict, reason=reason))
         added = state.known.add_noise(difference, type_of(a, b), origins, noise)
@@ -399,9 +403,15 @@ def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> Origin
     else:
         state.drafts[number].explains += 1
     state.arguments.add_origin(reference, arguments, operators.is_replaced, number)
-    # If statistics agree further on, the difference may still go on: an argument that changes a result is an origin.
+    # If statistics agree further on, the difference may still go on: an argument that changes a result is an origin. A
+    # factor or a summand is none, because another operator may apply it on the other side.
     computes_values = pair.has_one_shape and not is_view(reference.op_type)
-    is_of_argument = bool(arguments) and computes_values and pair.measure is not None and pair.measure.at is None
+    is_of_argument = (
+        any(argument.name != _OPERAND for argument in arguments)
+        and computes_values
+        and pair.measure is not None
+        and pair.measure.at is None
+    )
     state.drafts[number].is_proven |= is_of_argument
     if state.drafts[number].kind == "structure" and not is_of_argument:
         state.rebuilt.append((number, reference.position))

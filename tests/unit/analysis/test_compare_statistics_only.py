@@ -221,3 +221,76 @@ def test_constants_in_the_type_in_which_a_program_computes_are_no_origin(tmp_pat
         with ascend_dump.capture(network, path=sides[-1], data="stats", quiet=True), torch.no_grad():
             network(x)
     assert not ascend_dump.compare(*sides).origins
+
+
+class RootNorm(nn.Module):
+    """A norm without a mean, that divides by a root or multiplies by its reciprocal."""
+
+    def __init__(self, *, divides: bool) -> None:
+        super().__init__()
+        self.weight, self.divides = nn.Parameter(torch.rand(WIDTH) + 0.5), divides
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = x.square().mean(-1, keepdim=True) + 1e-6
+        return self.weight * (x / size.sqrt() if self.divides else x * size.rsqrt())
+
+
+class Scaled(nn.Module):
+    """A layer between two norms; its result is added with a factor."""
+
+    def __init__(self, *, divides: bool, factor: float) -> None:
+        super().__init__()
+        self.norm, self.up, self.factor = RootNorm(divides=divides), nn.Linear(WIDTH, WIDTH), factor
+        self.last, self.head = RootNorm(divides=divides), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.up(self.norm(x)) * self.factor
+        return self.head(self.last(x))
+
+
+def dump_scaled(path: Path, *, divides: bool, factor: float) -> Path:
+    torch.manual_seed(0)
+    network = Scaled(divides=divides, factor=factor)
+    with ascend_dump.capture(network, path=path, mode="all", data="stats", quiet=True):
+        functional.cross_entropy(
+            network(torch.randn(4, LENGTH, WIDTH)).flatten(0, 1), torch.zeros(24).long()
+        ).backward()
+    return path
+
+
+def test_a_rewrite_whose_result_agrees_closely_explains_no_later_difference(tmp_path: Path) -> None:
+    """The root differs from its reciprocal, but min, max, mean and norm of the normed tensor agree."""
+    reference = dump_scaled(tmp_path / "reference", divides=False, factor=0.5)
+    right = ascend_dump.compare(dump_scaled(tmp_path / "right", divides=True, factor=0.5), reference)
+    assert (right.origins, right.verdict) == ((), "undecided")
+    wrong = ascend_dump.compare(dump_scaled(tmp_path / "wrong", divides=True, factor=1.0), reference)
+    assert [origin.op_name for origin in wrong.origins] == ["mul_0"]
+    assert "other: 1.0 here, 0.5 in the reference" in wrong.origins[0].evidence
+
+
+class Small(nn.Module):
+    """A norm by hand, another norm, and a head with small weights, so that the loss hardly depends on the input."""
+
+    def __init__(self, *, eps: float) -> None:
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(WIDTH, WIDTH), Norm(WIDTH, eps=eps), nn.Linear(WIDTH, 3)
+        self.norm.by_hand, self.last = eps != 1e-5, nn.LayerNorm(WIDTH)
+        with torch.no_grad():
+            self.head.weight.mul_(1e-3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.last(self.norm(self.first(x))))
+
+
+def test_a_proven_difference_does_not_end_where_statistics_are_about_as_far_apart(tmp_path: Path) -> None:
+    """A softmax of small scores rounds their difference away in part: that is no proof that both programs agree."""
+    sides = []
+    for eps in (1e-2, 1e-5):
+        torch.manual_seed(0)
+        network = Small(eps=eps)
+        sides.append(tmp_path / str(eps))
+        with ascend_dump.capture(network, path=sides[-1], mode="all", data="stats", quiet=True):
+            scores = network(torch.randn(4, LENGTH, WIDTH)).flatten(0, 1)
+            functional.cross_entropy(scores, torch.arange(24) % 3).backward()
+    comparison = ascend_dump.compare(*sides)
+    assert [(origin.module, origin.kind) for origin in comparison.origins] == [("norm", "structure")]
