@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.explaining.moved_axes import MovedAxes
 from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.explaining.tracking.moved_axes import MovedAxes
 from ascend_dump.analysis.operators.names import continues, operation
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.matches import Match

@@ -9,53 +9,30 @@ numbers that leave the program.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Callable, NamedTuple, Optional, Union
+from typing import Callable, Optional
 
+from ascend_dump.analysis.explaining.differing import Differing, Node, leading_nodes
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import EnteredStretch
+from ascend_dump.analysis.explaining.uncertain_ends import UncertainEnds
 from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.operators.arguments import differing_arguments
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import COPIES, SHAPED, operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, Made
-from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.reading import Record
 
-__all__ = ["Differing", "Effects", "Node"]
+__all__ = ["Effects"]
 
 #: A difference that another part cancels is this many times smaller behind that part.
 _TIMES_LESS = 10.0
 #: A smaller relative distance is rounding in any type, so the difference that is said to be read there is none.
 _ROUNDED = 2e-6
-#: A difference is large if its relative distance is more than this. The rounding of a coarse type, with at least this
-#: unit, may explain a large distance too. Then a difference remains in a result that is not this many times nearer,
-#: and, if it is further off than this many units, rounding alone is unlikely.
-_LARGE, _COARSE, _TIMES_NEARER, _UNITS = 0.05, 2.0**-12, 4.0, 8.0
-_SUMMING = frozenset({"sum", "mean", "ReduceSum", "ReduceMean", "BiasAddGrad"})
-#: A node of the graph of differences: a pair of operators, as its position in the reference, or a stretch, which is
-#: a part of the programs that is built differently.
-Node = Union[int, EnteredStretch]
-
-
-class Differing(NamedTuple):
-    """Two paired operators with an input or output that differs. causes: the origins of these differences."""
-
-    match: Match
-    inputs: Sequence[Pair]
-    outputs: Sequence[Pair]
-    causes: frozenset[OriginNumber]
-
-    @property
-    def differing_outputs(self) -> list[Pair]:
-        """The outputs that differ, or that could not be compared."""
-        agreeing = ("equal", "noise", "undecided")
-        return [pair for pair in self.outputs if pair.verdict not in agreeing]
 
 
 @dataclass
@@ -81,14 +58,7 @@ class Effects:
         self._outside = tuple(map(_readers_of_outside, self.flows))
         self._unread = tuple(map(_unread_results, self.flows))
         self._alike: dict[str, bool] = {}
-        unit = max(map(_coarsest_unit, self.flows))
-        distances = {number: _remaining_distance(differing, unit) for number, differing in self.differing.items()}
-        #: Pairs of operators whose outputs agree, and that may still have the difference of an input; and those of them
-        #: where rounding alone is unlikely.
-        self._remaining = {position for position, distance in distances.items() if distance > 0}
-        self._unlikely = {position for position, distance in distances.items() if distance > 1}
-        #: Operators of the forward pass that reduce a tensor that differs to a number that agrees, such as a loss.
-        self._numbers = {position for position, differing in self.differing.items() if _ends_in_number(differing)}
+        self._uncertain = UncertainEnds(self.flows, self.differing)
 
     def of(
         self,
@@ -109,20 +79,19 @@ class Effects:
         alone: origins of differences that no other origin explained when they began
         """
         all_edges = [(node, follower) for node in self._nodes() for follower in self._followers(node)]
-        uncertain = self._remaining | self._numbers
-        edges = [edge for edge in all_edges if not uncertain.intersection(edge)]
+        edges = [edge for edge in all_edges if not any(node in self._uncertain for node in edge if node is not None)]
         forward = {number for number, node in origins if not self._is_backward(node)}
         crossing = {edge for edge in edges if self._is_crossing(*edge, forward)}
-        first = _leading(edge for edge in edges if edge not in crossing)
+        first = leading_nodes(edge for edge in edges if edge not in crossing)
         causes = frozenset[OriginNumber]().union(*(differing.causes for differing in self.differing.values()))
         proven = {*causes} - {number for number, _ in origins} | {*earlier}
         for number, node in origins:
             follows = self._causes(node) - {number} or (number in forward and self._is_backward(node))
             if node in first and not follows:
                 proven.add(number)
-        leading = _leading(edge for edge in edges if not (edge in crossing and self._causes(edge[1]) & proven))
+        leading = leading_nodes(edge for edge in edges if not (edge in crossing and self._causes(edge[1]) & proven))
         others = proven - {*sizes}
-        unexplained = _leading(edge for edge in edges if edge[1] is not None or not self._causes(edge[0]) & others)
+        unexplained = leading_nodes(edge for edge in edges if edge[1] is not None or not self._causes(edge[0]) & others)
         reached = {
             number
             for number, node in origins
@@ -130,40 +99,10 @@ class Effects:
             and (number in alone or not (self._causes(node) - {number}) & proven)
             and (number not in sizes or node in unexplained)
         }
-        if not reached and self._remaining:
-            remaining = self._remaining_origins(origins, all_edges) - {*sizes}
-            return remaining, leading | _leading(all_edges) if remaining else leading
+        if not reached and self._uncertain:
+            remaining = self._uncertain.origins(origins, all_edges) - {*sizes}
+            return remaining, leading | leading_nodes(all_edges) if remaining else leading
         return reached, leading
-
-    def _remaining_origins(
-        self, origins: Sequence[tuple[OriginNumber, Node]], edges: Sequence[tuple[Node, Optional[Node]]]
-    ) -> set[OriginNumber]:
-        """Return the origins whose differences lead to results that only the rounding of a coarse type may explain.
-
-        The differences are large, and no tensor of the forward pass that is computed from them agrees, but at most a
-        loss. Or the operator is called with other arguments, and no other call makes up for them.
-        """
-        likely = self._remaining - self._unlikely
-        leading = _leading(edge for edge in edges if not self._numbers.intersection(edge))
-        unlikely = _leading(edge for edge in edges if not likely.intersection(edge))
-        to_numbers = _leading(
-            edge
-            for edge in edges
-            if not self._remaining.intersection(edge) and (edge[1] is not None or edge[0] in self._numbers)
-        )
-        return {
-            number
-            for number, node in origins
-            if (node in unlikely and node in to_numbers and self._is_large(node))
-            or (node in leading and self._has_arguments(node))
-        }
-
-    def _has_arguments(self, node: Node) -> bool:
-        """Return True if both sides run one operator with different arguments."""
-        if isinstance(node, EnteredStretch):
-            return False
-        match = self.differing[node].match
-        return any(not argument.is_rounding for argument in differing_arguments(match.actual, match.reference))
 
     def compensated(self, parameters: Set[OriginNumber]) -> Iterator[tuple[OriginNumber, int]]:
         """Yield the parameters whose difference another part of the program may cancel, each with its operators.
@@ -225,7 +164,7 @@ class Effects:
 
     def _followers(self, node: Node) -> Iterator[Optional[Node]]:
         """Yield the nodes that read a difference of this node and may differ because of it; None for a result."""
-        if node in self._remaining or node in self._numbers:
+        if node in self._uncertain:
             yield None
             return
         if isinstance(node, EnteredStretch):
@@ -304,22 +243,10 @@ class Effects:
             stretch = self.stretches.get((side, position))
             if stretch is None or not stretch.agrees:
                 yield stretch
-        elif partner in self.differing and self._is_node(partner):
+        elif partner in self._uncertain or (partner in self.differing and self.differing[partner].differing_outputs):
             yield partner
         elif _writes_part(self.flows[side].operators[position], records):
             yield None
-
-    def _is_node(self, position: int) -> bool:
-        """Return True if an operator's outputs differ, or agree in a way that does not show that a difference ends."""
-        uncertain = position in self._remaining or position in self._numbers
-        return uncertain or bool(self.differing[position].differing_outputs)
-
-    def _is_large(self, node: Node) -> bool:
-        """Return True if the difference at an operator, or at a tensor that leaves a stretch, is large."""
-        if isinstance(node, EnteredStretch):
-            readers = [self.differing[position] for position in node.readers if position in self.differing]
-            return any(_distance(differing.inputs) > _LARGE for differing in readers)
-        return _distance(self.differing[node].outputs) > _LARGE
 
     def _is_last(self, side: int, record: Record) -> bool:
         """Return True for the last record of a parameter, its gradient or state, unless it agrees on both sides."""
@@ -336,43 +263,6 @@ class Effects:
             a, b = (last.get(name) for last in self._last)
             self._alike[name] = a is not None and b is not None and a.shape == b.shape and self.agree(a, b)
         return self._alike[name]
-
-
-def _distance(pairs: Iterable[Pair]) -> float:
-    """Return the largest relative distance of pairs that differ, 0.0 without any."""
-    return max((pair.measure.rel_l2 for pair in pairs if pair.differs and pair.measure is not None), default=0.0)
-
-
-def _ends_in_number(differing: Differing) -> bool:
-    """Return True if an operator of the forward pass computes single numbers, which agree, from tensors that differ."""
-    sizes = [math.prod(pair.record.shape or ()) for pair in differing.outputs if pair.record.io == "output"]
-    is_backward = differing.match.reference.phase == "backward"
-    return not is_backward and not differing.differing_outputs and bool(sizes) and max(sizes) == 1
-
-
-def _coarsest_unit(flow: DataFlow) -> float:
-    """Return the unit of rounding of the coarsest type of floating-point results, 0.0 without any."""
-    types = {record.dtype or "" for operator in flow.operators for record in operator.outputs}
-    return max((kind.unit for kind in map(float_kind, types) if kind is not None), default=0.0)
-
-
-def _remaining_distance(differing: Differing, unit: float) -> float:
-    """Return how far off an output is that agrees within the rounding of a coarse type, and no nearer than an input.
-
-    Then it is no evidence that the difference ends there. The distance is relative to that which rounding alone seldom
-    has. Returns 0.0 for other outputs, and for sums, which may be small by themselves, and all of them rounding.
-
-    unit: the unit of rounding of the coarsest type. Tensors of a finer type may follow from its rounding
-    """
-    before, output = _distance(differing.inputs), next(iter(differing.outputs), None)
-    if differing.differing_outputs or differing.match.reference.function in _SUMMING:
-        return 0.0
-    if output is None or output.verdict != "noise" or output.measure is None or not output.has_one_shape:
-        return 0.0
-    distance = output.measure.rel_l2
-    if unit < _COARSE or before <= unit or distance <= before / _TIMES_NEARER:
-        return 0.0
-    return distance / (_UNITS * unit) if before > _LARGE else min(1.0, distance / (_UNITS * unit))
 
 
 def _is_smaller_behind(differing: Differing) -> bool:
@@ -402,24 +292,6 @@ def _may_go_on(differing: Differing, output: Pair) -> bool:
 def _largest(pair: Pair) -> float:
     """Return the largest relative distance that is known; 0 if none is."""
     return 0.0 if pair.measure is None else max(pair.measure.max_rel, pair.measure.rel_l2)
-
-
-def _leading(edges: Iterable[tuple[Node, Optional[Node]]]) -> set[Node]:
-    """Return the nodes that lead to a result. edges: a node and a node that follows it, or None for a result."""
-    sources: dict[Node, list[Node]] = {}
-    leading: set[Node] = set()
-    for node, follower in edges:
-        if follower is None:
-            leading.add(node)
-        else:
-            sources.setdefault(follower, []).append(node)
-    waiting = list(leading)
-    while waiting:
-        for source in sources.get(waiting.pop(), ()):
-            if source not in leading:
-                leading.add(source)
-                waiting.append(source)
-    return leading
 
 
 def _unread_results(flow: DataFlow) -> list[tuple[int, Record]]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.explaining.adapter_evidence import adapter_of
 from ascend_dump.analysis.explaining.borders import judge_border, note_agreement
 from ascend_dump.analysis.explaining.input_kind import InputKinds
-from ascend_dump.analysis.explaining.local_results import NO_COUNTERPART, MadeAlone, is_index_into_part, only_passes_on
 from ascend_dump.analysis.explaining.operator_pair import OperatorPair
 from ascend_dump.analysis.explaining.origins import Draft, add_effect
 from ascend_dump.analysis.explaining.rank_state import (
@@ -25,6 +24,12 @@ from ascend_dump.analysis.explaining.rank_state import (
 )
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import Border
+from ascend_dump.analysis.explaining.tracking.local_results import (
+    NO_COUNTERPART,
+    MadeAlone,
+    is_index_into_part,
+    only_passes_on,
+)
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.numerics.arrangement import are_rearranged

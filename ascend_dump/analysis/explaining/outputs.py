@@ -10,13 +10,6 @@ from typing import Optional
 from ascend_dump.analysis.alignment.shards import is_of_parts
 from ascend_dump.analysis.explaining.between_frameworks import cause_between_frameworks, read_by_others
 from ascend_dump.analysis.explaining.input_evidence import InputEvidence, inputs_of
-from ascend_dump.analysis.explaining.known_differences import statistics_settle
-from ascend_dump.analysis.explaining.local_results import (
-    NO_COUNTERPART,
-    NO_COUNTERPART_INPUT,
-    only_passes_on,
-    why_local,
-)
 from ascend_dump.analysis.explaining.operator_pair import OperatorPair
 from ascend_dump.analysis.explaining.origins import Draft, explain
 from ascend_dump.analysis.explaining.rank_state import (
@@ -30,6 +23,13 @@ from ascend_dump.analysis.explaining.rank_state import (
     extent,
 )
 from ascend_dump.analysis.explaining.results import Pair
+from ascend_dump.analysis.explaining.tracking.known_differences import statistics_settle
+from ascend_dump.analysis.explaining.tracking.local_results import (
+    NO_COUNTERPART,
+    NO_COUNTERPART_INPUT,
+    only_passes_on,
+    why_local,
+)
 from ascend_dump.analysis.judging.elementwise import measure_without_masks
 from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, NO_ORIGINS, InputNoise, OriginNumber, flips_in
 from ascend_dump.analysis.numerics.arrangement import are_rearranged

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump.analysis.explaining.changed_arguments import ChangedArguments
-from ascend_dump.analysis.explaining.effects import Node
-from ascend_dump.analysis.explaining.known_differences import KnownDifferences
-from ascend_dump.analysis.explaining.local_results import LocalResults
-from ascend_dump.analysis.explaining.missed_updates import MissedUpdates
-from ascend_dump.analysis.explaining.moved_axes import MovedAxes
+from ascend_dump.analysis.explaining.differing import Node
 from ascend_dump.analysis.explaining.origins import Draft, Drafts
-from ascend_dump.analysis.explaining.parameter_history import ParameterHistory
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import Stretches
+from ascend_dump.analysis.explaining.tracking.changed_arguments import ChangedArguments
+from ascend_dump.analysis.explaining.tracking.known_differences import KnownDifferences
+from ascend_dump.analysis.explaining.tracking.local_results import LocalResults
+from ascend_dump.analysis.explaining.tracking.missed_updates import MissedUpdates
+from ascend_dump.analysis.explaining.tracking.moved_axes import MovedAxes
+from ascend_dump.analysis.explaining.tracking.parameter_history import ParameterHistory
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge

@@ -19,15 +19,16 @@ from typing import Any, Optional
 from ascend_dump.analysis.alignment.shards import Portions, is_of_parts
 from ascend_dump.analysis.explaining.api_calls import ApiCalls
 from ascend_dump.analysis.explaining.borders import disregard, judge_border, leave, note_agreement
-from ascend_dump.analysis.explaining.effects import Differing, Effects
+from ascend_dump.analysis.explaining.differing import Differing
+from ascend_dump.analysis.explaining.effects import Effects
 from ascend_dump.analysis.explaining.inputs import InputJudge
-from ascend_dump.analysis.explaining.local_results import NO_COUNTERPART
 from ascend_dump.analysis.explaining.operator_pair import OperatorPair
 from ascend_dump.analysis.explaining.origins import Draft, stretch_draft
 from ascend_dump.analysis.explaining.outputs import judge_outputs
 from ascend_dump.analysis.explaining.rank_state import RankState
 from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, Rebuilt
 from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside, is_alone, is_lost_gradient
+from ascend_dump.analysis.explaining.tracking.local_results import NO_COUNTERPART
 from ascend_dump.analysis.explaining.updates import UpdateJudge, is_of_update
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, OriginNumber

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Optional
 
 from ascend_dump.analysis.alignment.rank_relations import NOT_REDUCED
-from ascend_dump.analysis.explaining.missed_updates import MISSED
 from ascend_dump.analysis.explaining.results import Origin, Pair
+from ascend_dump.analysis.explaining.tracking.missed_updates import MISSED
 from ascend_dump.analysis.ranks.collective_calls import point_of
 
 __all__ = ["first_of_local_results", "without_local_updates", "without_updates_of_no_rank"]
