@@ -43,7 +43,8 @@ def judge_border(
         last = [(made.operator, made.record) for made in makers]
         noise = [source.noise for source in entering]
         inputs = [tuple(source.records) for source in entering]
-        verdict, reason = state.judge.of_border(a, b, difference, noise, inputs, last, length)
+        types = {name for stretch in stretches for name in stretch.types_cast_from()}
+        verdict, reason = state.judge.of_border(a, b, difference, noise, inputs, last, length, sorted(types))
         pair = replace(pair, verdict=verdict, reason=reason)
         if verdict != "different":
             suspects = NO_ORIGINS

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.explaining.results import Pair, Rebuilt
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
+from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.tensor_pair import identity_of
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, parameter_name
@@ -82,6 +83,16 @@ class EnteredStretch:
         """True if one side changes the type of a tensor in a way in which the other does not."""
         here, there = (set(filter(None, map(_cast_of, side))) for side in self.stretch.operators)
         return here != there
+
+    def types_cast_from(self) -> set[str]:
+        """Return the narrow types of tensors that enter it, and that it casts to a wider type.
+
+        A type that it also casts to is none: there it rounds values that the other side does not round.
+        """
+        casts = [cast for side in self.stretch.operators for cast in map(_cast_of, side) if cast is not None]
+        units = [tuple(kind.unit if (kind := float_kind(name or "")) else 0.0 for name in cast) for cast in casts]
+        widened = {str(before) for (before, _), (unit, later) in zip(casts, units) if unit > later > 0}
+        return widened - {str(after) for (_, after), (unit, later) in zip(casts, units) if later > unit}
 
     @property
     def length(self) -> int:

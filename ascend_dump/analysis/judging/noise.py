@@ -35,7 +35,6 @@ from ascend_dump.analysis.operators.arguments import tensors_among
 from ascend_dump.analysis.operators.names import element_rule, moves_elements, operation
 from ascend_dump.analysis.operators.operator import Operator, is_read_for
 from ascend_dump.analysis.operators.properties import (
-    COPIES,
     EXPONENTIALS,
     input_scale_matters,
     rounds_as_inputs,
@@ -108,6 +107,7 @@ class NoiseJudge:
         inputs: Sequence[tuple[Optional[Record], ...]],
         makers: Sequence[tuple[Operator, Record]],
         length: int,
+        rounded_to: Sequence[str] = (),
     ) -> tuple[str, str]:
         """Return the verdict on a tensor that different operators made on the two sides, and the reason.
 
@@ -115,6 +115,7 @@ class NoiseJudge:
         inputs       pairs of these tensors: of actual and of the reference, None on a side that does not read it
         makers       the operators whose output is the tensor, with that output
         length       the number of operators in a row, each of which rounds its result
+        rounded_to   narrow types in which one program has the values, and that it casts from
         """
         assert difference.measure is not None
 
@@ -132,9 +133,9 @@ class NoiseJudge:
         is_settled = difference.measure.nonfinite or difference.bounds
         # The tests below read tensors.
         if verdict[0] == "different" and not is_settled:
-            for narrow in _narrow_types(makers, type_of(a, b)):
-                if is_rounded(a, b, narrow):
-                    return "noise", f"equal after rounding to {narrow}"
+            narrow = next((name for name in rounded_to if is_rounded(a, b, name)), None)
+            if narrow is not None:
+                return "noise", f"equal after rounding to {narrow}"
         if verdict[0] == "different" and not is_settled:
             scale = max((natural_scale(*maker) for maker in makers), default=0.0)
             if scale > difference.measure.rms:
@@ -332,15 +333,6 @@ class NoiseJudge:
             return verdict
         reason = self.spread.covers(difference.measure, reference)
         return verdict if reason is None else ("noise", reason)
-
-
-def _narrow_types(makers: Sequence[tuple[Operator, Record]], dtype: str) -> list[str]:
-    """Return the types that are coarser than `dtype`, and that these operators cast from or to."""
-    kind = float_kind(dtype)
-    copies = [operator for operator, _ in makers if operator.function in COPIES]
-    types = {record.dtype or "" for operator in copies for record in operator.records}
-    kinds = {name: float_kind(name) for name in types}
-    return sorted(name for name, own in kinds.items() if own is not None and kind is not None and own.unit > kind.unit)
 
 
 def _errors(match: Match, a: Record, b: Record) -> Optional[ElementErrors]:
