@@ -305,6 +305,9 @@ def _judge_values(
     if verdict != "different":
         has_ended = verdict == "undecided" and rebuilt and statistics_settle(difference, a, b)
         origins = NO_ORIGINS if has_ended else operators.noise_causes | causes
+        if verdict == "noise":
+            # Memory without a value was overwritten: values that agree are no accident.
+            origins = frozenset(number for number in origins if not state.drafts.are_undefined({number}))
         if verdict == "undecided" and not origins:
             origins = _suspects(state, operators, replace(pair, verdict=verdict, reason=reason))
         added = state.known.add_noise(difference, type_of(a, b), origins, noise)

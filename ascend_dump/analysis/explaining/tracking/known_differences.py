@@ -127,7 +127,7 @@ class KnownDifferences:
         flips = flips_in(input_noise)
         if kind is None:
             flips = max(flips, measure.unequal, 1)
-        elif error <= math.sqrt(unit) and not difference.bounds:
+        elif error <= math.sqrt(unit) and not difference.bounds and not _has_whole_steps(measure):
             flips = 0  # the flips changed the values no more than rounding does
         if difference.bounds:
             # The error is not known: assume the largest one that counts as noise, unless it is probably smaller.
@@ -214,6 +214,11 @@ class KnownDifferences:
         if len(candidates) == 3:
             candidates.append((candidates[1][0], candidates[2][1]))
         return candidates
+
+
+def _has_whole_steps(measure: Measure) -> bool:
+    """Return True if elements differ by a whole number, as indices and counts do that a program casts to floats."""
+    return measure.max_abs >= 1 and float(measure.max_abs).is_integer()
 
 
 def _probable_error(measure: Measure, unit: float) -> float:
