@@ -347,7 +347,7 @@ def _suspects(state: RankState, operators: OperatorPair, pair: Pair) -> frozense
     is_rearranged = are_rearranged(a, b)
     if not (arguments and operators.has_equal_inputs) and not (is_rearranged and (arguments or operators.is_replaced)):
         return NO_ORIGINS
-    earlier = state.arguments.earlier_origin(match.reference, arguments) if arguments else None
+    earlier = state.arguments.earlier_origin(match)
     if earlier is not None:
         return frozenset({earlier})
     draft = _draft(state, operators, replace(pair, reason=MAYBE_REARRANGED) if is_rearranged else pair, arguments)
@@ -355,7 +355,7 @@ def _suspects(state: RankState, operators: OperatorPair, pair: Pair) -> frozense
     is_cast = pair.transformation == "cast" and all(_follows_type(argument, type_of(a, b)) for argument in arguments)
     draft.hidden = not is_cause or is_cast or all(argument.is_rounding for argument in arguments)
     number = state.drafts.add(draft)
-    state.arguments.add_origin(match.reference, arguments, operators.is_replaced, number)
+    state.arguments.add_origin(match, number)
     return frozenset({number})
 
 
@@ -393,19 +393,18 @@ def _aligned(state: RankState, match: Match, a: Record, b: Record) -> Optional[t
 def _add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> OriginNumber:
     """Add an origin, and return its number.
 
-    If the arguments of an earlier call differed in the same way, no origin is added, and the number of the earlier
-    origin is returned.
+    If an earlier call differed in the same way, no origin is added, and the number of the earlier origin is returned.
 
     pair: the first output that differs
     """
     reference = operators.match.reference
     arguments = differing_arguments(operators.match.actual, reference)
-    number = state.arguments.earlier_origin(reference, arguments) if arguments else None
+    number = state.arguments.earlier_origin(operators.match)
     if number is None:
         number = state.drafts.add(_draft(state, operators, pair, arguments))
     else:
         state.drafts[number].explains += 1
-    state.arguments.add_origin(reference, arguments, operators.is_replaced, number)
+    state.arguments.add_origin(operators.match, number)
     # If statistics agree further on, the difference may still go on: an argument that changes a result is an origin. A
     # factor or a summand is none, because another operator may apply it on the other side.
     computes_values = pair.has_one_shape and not is_view(reference.op_type)

@@ -15,6 +15,7 @@ from ascend_dump.analysis.explaining.stretches import EnteredStretch
 from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.arguments import differing_arguments
+from ascend_dump.analysis.operators.names import operation
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows
 
 __all__ = ["UncertainEnds"]
@@ -69,7 +70,7 @@ class UncertainEnds:
             number
             for number, node in origins
             if (node in unlikely and node in to_numbers and self._is_large(node))
-            or (node in leading and self._has_arguments(node))
+            or (node in leading and (self._has_arguments(node) or (self._is_replaced(node) and self._is_large(node))))
         }
 
     def _has_arguments(self, node: Node) -> bool:
@@ -78,6 +79,13 @@ class UncertainEnds:
             return False
         match = self._differing[node].match
         return any(not argument.is_rounding for argument in differing_arguments(match.actual, match.reference))
+
+    def _is_replaced(self, node: Node) -> bool:
+        """Return True if one side runs another operator in place of that of the reference."""
+        if isinstance(node, EnteredStretch):
+            return False
+        match = self._differing[node].match
+        return operation(match.actual.function) != operation(match.reference.function)
 
     def _is_large(self, node: Node) -> bool:
         """Return True if the difference at an operator, or at a tensor that leaves a stretch, is large."""

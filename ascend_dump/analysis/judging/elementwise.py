@@ -197,8 +197,11 @@ def _jump(size: np.ndarray, read: _Read) -> tuple[np.ndarray, np.ndarray]:
 def _relative_errors(size: np.ndarray, read: _Read) -> np.ndarray:
     import numpy as np
 
-    # Equal elements have no error, even if they are zero.
-    return _total([np.where(distance > 0, distance / input_size, 0.0) for distance, input_size in read], size)
+    product = np.ones_like(size)
+    for distance, input_size in read:
+        # Equal elements have no error, even if they are zero. Two factors that are far off enlarge each other's errors.
+        product *= 1 + np.where(distance > 0, distance / input_size, 0.0)
+    return product - 1
 
 
 def _distances(size: np.ndarray, read: _Read) -> np.ndarray:

@@ -80,19 +80,17 @@ class ChangedArguments:
             return
         self._numbers[number] = _Cause(frozenset(origins), tuple(noise))
 
-    def add_origin(
-        self, operator: Operator, arguments: Iterable[DifferingArgument], is_replaced: bool, origin: OriginNumber
-    ) -> None:
-        """Note the origin at an operator. is_replaced: another operator runs in its place."""
-        texts = _texts(arguments)
-        if texts:
-            self._origins[operator.op_name, texts] = origin
-        if texts or is_replaced:
-            self.add_forward(operator, origin)
+    def add_origin(self, match: Match, origin: OriginNumber) -> None:
+        """Note the origin at an operator that is called differently, or in whose place another operator runs."""
+        call = _call_of(match)
+        if call is not None:
+            self._origins[call] = origin
+            self.add_forward(match.reference, origin)
 
-    def earlier_origin(self, operator: Operator, arguments: Iterable[DifferingArgument]) -> Optional[OriginNumber]:
-        """Return the origin at the operator of this name with the same differing arguments; None for the first."""
-        return self._origins.get((operator.op_name, _texts(arguments)))
+    def earlier_origin(self, match: Match) -> Optional[OriginNumber]:
+        """Return the origin at the operator of this name that was called differently in the same way; None if first."""
+        call = _call_of(match)
+        return None if call is None else self._origins.get(call)
 
     def stretch_origin(
         self, side: int, operator: Operator, drafts: Drafts, draft: Draft, *, is_lost: bool
@@ -239,6 +237,15 @@ def _is_setting(argument: DifferingArgument) -> bool:
         return "dtype" not in argument.name
     are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     return are_numbers and any(isinstance(value, float) for value in values) and not argument.is_rounding
+
+
+def _call_of(match: Match) -> Optional[_Call]:
+    """Return how an operator is called differently, which may be another operator in its place; None if it is not."""
+    texts = _texts(differing_arguments(match.actual, match.reference))
+    actual, reference = (operator_class(operator.op_type) for operator in (match.actual, match.reference))
+    if match.tensors is None and actual != reference:
+        texts = (*texts, f"{actual} in place of {reference}")
+    return (match.reference.op_name, texts) if texts else None
 
 
 def _texts(arguments: Iterable[DifferingArgument]) -> tuple[str, ...]:
