@@ -96,3 +96,15 @@ def test_another_operator_is_an_origin_once_though_rounding_may_explain_its_resu
     [origin] = found.origins
     assert origin.op_name == "silu_0"
     assert "aten::silu in actual, aten::gelu in the reference" in origin.evidence
+
+
+def test_a_setting_whose_difference_a_later_operator_removes_is_told(tmp_path: Path) -> None:
+    """The slope of negative elements does not matter, because the next operator sets them to zero."""
+
+    def leaky(slope: float) -> Callable[[Any], Any]:
+        return lambda x: torch.nn.functional.leaky_relu(x, slope).clamp(min=0)
+
+    actual = train(tmp_path / "actual", activation=leaky(0.1))
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", activation=leaky(0.2)))
+    assert not found.origins
+    assert [call.arguments for call in found.changed] == [("negative_slope: 0.1 here, 0.2 in the reference",)]
