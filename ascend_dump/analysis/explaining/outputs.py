@@ -43,7 +43,15 @@ from ascend_dump.analysis.operators.module_calls import DRIFTED, NOT_RECORDED
 from ascend_dump.analysis.operators.names import is_view, may_enlarge_errors, moves_elements
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import COLLECTIVES, NO_INPUTS, RANDOM, VIEWS, operator_class, writes
+from ascend_dump.analysis.operators.properties import (
+    ALLOCATING,
+    COLLECTIVES,
+    NO_INPUTS,
+    RANDOM,
+    VIEWS,
+    operator_class,
+    writes,
+)
 from ascend_dump.analysis.operators.undefined_outputs import why_undefined
 from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.dump_format import UNINITIALISED
@@ -92,6 +100,9 @@ def judge_outputs(state: RankState, operators: OperatorPair) -> tuple[list[Pair]
             origin = _add_origin(state, operators, pair) if origin is None else origin
             state.remember(pair, (identity_of(a), identity_of(b)), frozenset({origin}))
         pairs.append(pair)
+    for a, b in match.outputs:
+        if a is not None and b is not None and not is_no_value(b):
+            state.known.add_output(a, b, is_written=writes(match.reference.op_type))
     return pairs, origin
 
 
@@ -100,10 +111,7 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     if difference.verdict == "equal":
         state.known.forget(difference.contents)
         if b is not None and b.attrs.get("skipped") == UNINITIALISED:
-            # An operator may write only a part of this memory and then read all of it, with undefined values.
-            evidence = [f"{pair.record.label}: {pair.reason}"]
-            origin = state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))
-            state.remember(pair, None, frozenset({origin}))
+            state.remember(pair, None, _without_value(state, operators, pair))
     if a is None or b is None or difference.verdict in ("equal", "unreadable"):
         return pair
     if difference.verdict == "unmatched":
@@ -114,6 +122,7 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
     if is_cast and difference.verdict == "structure" and a.shape == b.shape and is_no_value(a) and is_no_value(b):
         # The memory is allocated for a tensor that one program casts, and is not written yet.
         state.cast_memory.add(memory)
+        _without_value(state, operators, pair)
         return replace(pair, verdict="noise", reason=NO_VALUE_YET)
     if operators.match.reference.function in NO_INPUTS and state.is_same_constant(a, b, difference):
         return replace(pair, verdict="noise", reason=SAME_CONSTANT)
@@ -171,6 +180,19 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         pair = replace(pair, explained=True, reason=f"{FOLLOWS}{extent(pair.measure)}")
         state.remember(pair, difference.contents, causes)
     return pair
+
+
+def _without_value(state: RankState, operators: OperatorPair, pair: Pair) -> frozenset[OriginNumber]:
+    """Add the hidden origin of memory without a value.
+
+    An operator may write only a part of this memory and then read all of it, with undefined values.
+    """
+    evidence = [f"{pair.record.label}: {pair.reason}"]
+    causes = frozenset({state.drafts.add(Draft("uninitialised", pair, evidence, hidden=True))})
+    is_allocated = operators.match.reference.function in ALLOCATING
+    if is_allocated and pair.actual is not None and pair.reference is not None:
+        state.known.add_without_value(pair.actual, pair.reference, causes)
+    return causes
 
 
 def _is_called_differently(operators: OperatorPair) -> bool:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Optional
 
+from ascend_dump.analysis.explaining.tracking.partly_written import PartlyWritten
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber, flips_in
 from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.float_types import float_kind
@@ -44,6 +45,7 @@ class KnownDifferences:
         self._copies: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
         #: By the storages of both sides in the current step: the origins of the difference that was written there.
         self._written: dict[Any, frozenset[OriginNumber]] = {}
+        self._memory = PartlyWritten()
         #: For each side, by the content of a tensor that differs: the origins of the difference.
         self._one_sided: tuple[dict[Any, frozenset[OriginNumber]], dict[Any, frozenset[OriginNumber]]] = ({}, {})
         self._one_sided_noise: tuple[dict[Any, InputNoise], dict[Any, InputNoise]] = ({}, {})
@@ -58,6 +60,7 @@ class KnownDifferences:
         views: for each side, by the contents of a view: the contents of the viewed tensor
         """
         self._written.clear()
+        self._memory.begin_step()
         for copies, viewed in zip(self._copies, views or ()):
             copies.update(viewed)
 
@@ -170,6 +173,15 @@ class KnownDifferences:
         """Return the origins of a difference with exactly these contents."""
         return NO_ORIGINS if contents is None else self._causes.get(contents, NO_ORIGINS)
 
+    def add_output(self, a: Record, b: Record, *, is_written: bool) -> None:
+        """Note an output that was judged. is_written: the operator wrote to memory of an input"""
+        contents = identity_of(a), identity_of(b)
+        self._memory.add(a, b, (self._causes.get(contents), self._noise.get(contents)), is_written=is_written)
+
+    def add_without_value(self, a: Record, b: Record, causes: frozenset[OriginNumber]) -> None:
+        """Note memory without a value, with the origin of whatever is computed from it."""
+        self._memory.add(a, b, (causes, None))
+
     def look_up(
         self, a: Record, b: Record, difference: Difference
     ) -> tuple[Optional[frozenset[OriginNumber]], Optional[InputNoise]]:
@@ -184,6 +196,9 @@ class KnownDifferences:
                     noise = None
         if causes is None and noise is None and storage_of(a) is not None:
             causes = self._written.get((storage_of(a), storage_of(b)))
+        if causes is None and noise is None:
+            causes, noise = self._memory.look_up(a, b)
+            noise = noise if noise is not None and _may_be_part_of(difference, noise, type_of(a, b)) else None
         return causes, noise
 
     def of_side(self, side: int, content: Any) -> tuple[frozenset[OriginNumber], Optional[InputNoise]]:

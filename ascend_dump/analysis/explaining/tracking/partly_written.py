@@ -1,0 +1,71 @@
+"""Track memory of which operators overwrite a part: the other elements differ as before, or have no value still.
+
+No record has the new content of the whole memory, so its difference is not known by content.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Optional
+
+from ascend_dump.analysis.judging.input_noise import InputNoise, OriginNumber
+from ascend_dump.analysis.operators.operator import storage_of
+from ascend_dump.analysis.pairing.data_flow import layout_of
+from ascend_dump.reading import Record
+
+__all__ = ["PartlyWritten"]
+
+Known = tuple[Optional[frozenset[OriginNumber]], Optional[InputNoise]]
+#: What is known of a tensor, and its number of elements.
+_Extent = tuple[Known, int]
+
+
+class PartlyWritten:
+    """The memory that paired operators of one step wrote, by the numbers of the storages of both sides."""
+
+    def __init__(self) -> None:
+        #: The largest tensor of a memory, and the parts that were overwritten since.
+        self._whole: dict[tuple[int, int], _Extent] = {}
+        self._parts: dict[tuple[int, int], dict[Hashable, _Extent]] = {}
+
+    def begin_step(self) -> None:
+        """Begin a step. Storages are numbered anew in each step."""
+        self._whole.clear()
+        self._parts.clear()
+
+    def add(self, a: Record, b: Record, known: Known, *, is_written: bool = False) -> None:
+        """Note an output.
+
+        known       the origins of its difference, or its noise
+        is_written  the operator wrote to memory of an input
+        """
+        storages, count = _storages(a, b), math.prod(b.shape or ())
+        if storages is None:
+            return
+        whole = self._whole.get(storages)
+        # Memory from outside is not known as a whole before an operator writes to it.
+        if count >= whole[1] if whole is not None else not is_written:
+            self._whole[storages] = known, count
+            self._parts.pop(storages, None)
+        elif is_written:
+            self._parts.setdefault(storages, {})[layout_of(b)] = known, count
+
+    def look_up(self, a: Record, b: Record) -> Known:
+        """Return what is known of memory of which parts were overwritten; for other memory nothing."""
+        storages = _storages(a, b) or (-1, -1)
+        parts = [*self._parts.get(storages, {}).values()]
+        whole = self._whole.get(storages)
+        if whole is not None and parts and sum(count for _, count in parts) < whole[1]:
+            parts.append(whole)
+        causes = [known[0] for known, _ in parts if known[0] is not None]
+        noise = [known[1] for known, _ in parts if known[1] is not None]
+        if causes:
+            return frozenset[OriginNumber]().union(*causes), None
+        return None, max(noise, key=lambda one: one.error, default=None)
+
+
+def _storages(a: Record, b: Record) -> Optional[tuple[int, int]]:
+    """Return the numbers of the storages of two tensors; None if one is not recorded."""
+    storage_a, storage_b = storage_of(a), storage_of(b)
+    return None if storage_a is None or storage_b is None else (storage_a[0], storage_b[0])

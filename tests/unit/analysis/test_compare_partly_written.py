@@ -1,0 +1,53 @@
+"""Memory of which an operator overwrites a part: no record has its new content, and the rest differs as before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ascend_dump
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+
+
+def recorded(path: Path, run: Any) -> Path:
+    with ascend_dump.capture(path=path, steps="0"):
+        run(torch.arange(1.0, 257.0).reshape(32, 8))
+    return path
+
+
+def test_the_rest_of_a_tensor_follows_from_the_origin_of_the_whole(tmp_path: Path) -> None:
+    def program(factor: float) -> Any:
+        def run(x: Any) -> Any:
+            scaled = x.pow(factor)
+            scaled[:, 4:].zero_()
+            return scaled @ scaled.T
+
+        return run
+
+    found = ascend_dump.compare(recorded(tmp_path / "actual", program(2.5)), recorded(tmp_path / "ref", program(2.0)))
+    assert [origin.op_name for origin in found.origins] == ["pow_0"]
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_memory_without_a_value_is_no_parameter_until_it_is_written_as_a_whole(tmp_path: Path, factor: float) -> None:
+    def program(factor: float, before: float) -> Any:
+        def run(x: Any) -> Any:
+            freed = np.full((32, 12), before, dtype=np.float32)
+            del freed  # its memory, with this value, is allocated again
+            joined = x.new_empty(32, 12)
+            joined[:, :8].copy_(x)
+            joined[:, 8:].copy_(x[:, :4] * factor)
+            return joined @ joined.T
+
+        return run
+
+    actual = recorded(tmp_path / "actual", program(factor, 7.0))
+    found = ascend_dump.compare(actual, recorded(tmp_path / "reference", program(1.0, 8.0)))
+    assert [origin.op_name for origin in found.origins] == ([] if factor == 1.0 else ["mul_0"])
+    assert found.verdict == ("different" if factor != 1.0 else found.verdict)
+    assert factor != 1.0 or "different" not in found.counts
