@@ -264,7 +264,8 @@ class Drafts:
             reported = [draft for draft in self._drafts if draft.changes_values and draft.explains][:1]
         if not reported:
             # The output of a module agrees, but parameters inside of it get other gradients.
-            reported = [draft for draft in self._drafts if draft.changes_gradients and draft.changes_inside][:1]
+            inner = (draft for draft in self._drafts if draft.changes_gradients and draft.changes_inside)
+            reported = [draft for draft in inner if draft.reaches_results is not False][:1]
         reported = reported or [draft for draft in self._drafts if draft.is_lost_gradient]
         for draft in reported:
             groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)

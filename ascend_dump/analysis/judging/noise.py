@@ -31,7 +31,7 @@ from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.narrowed import is_rounded
 from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout
 from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
-from ascend_dump.analysis.operators.arguments import tensors_among
+from ascend_dump.analysis.operators.arguments import numbers_of, tensors_among
 from ascend_dump.analysis.operators.names import element_rule, moves_elements, operation
 from ascend_dump.analysis.operators.operator import Operator, is_read_for
 from ascend_dump.analysis.operators.properties import (
@@ -337,7 +337,8 @@ class NoiseJudge:
 
 def _errors(match: Match, a: Record, b: Record) -> Optional[ElementErrors]:
     rule = element_rule(match.reference.function)
-    return None if rule is None else element_errors(a, b, _input_pairs(match, b), rule)
+    errors = None if rule is None else element_errors(a, b, _input_pairs(match, b), rule)
+    return None if errors is None else errors._replace(spread=errors.spread * _exponent_of(match.reference))
 
 
 def _has_moved_input(match: Match, output: Record) -> bool:
@@ -411,7 +412,14 @@ def _noise_in(operator: Operator, noise: Sequence[InputNoise], output: Measure, 
             size += source.measure.share
         # The relative error of a reference that is all zero is infinite, so its absolute error is used.
         size += source.error * natural if math.isfinite(source.error) else source.measure.rmse
+    size *= _exponent_of(operator)
     return Noise(size, max((source.unit for source in noise), default=0.0), most, each)
+
+
+def _exponent_of(operator: Operator) -> float:
+    """Return the exponent of a power, by which it enlarges relative errors; 1 for others, and for smaller exponents."""
+    numbers = (numbers_of(operator) if operator.function == "pow" else None) or ()
+    return max([1.0, *map(abs, numbers)])
 
 
 def _unit_of(input_noise: Sequence[InputNoise]) -> float:

@@ -17,6 +17,7 @@ __all__ = [
     "commutes",
     "differing_arguments",
     "in_any_order",
+    "numbers_of",
     "same_generator",
     "tensors_among",
 ]
@@ -86,11 +87,11 @@ def are_other_updates(actual: Operator, reference: Operator) -> bool:
     """
     if writes(actual.op_type) == writes(reference.op_type):
         return False
-    numbers = [_numbers_of(operator) for operator in (actual, reference)]
+    numbers = [numbers_of(operator) for operator in (actual, reference)]
     return None not in numbers and numbers[0] != numbers[1]
 
 
-def _numbers_of(operator: Operator) -> Optional[list[float]]:
+def numbers_of(operator: Operator) -> Optional[list[float]]:
     """Return the arguments that are numbers, and not flags; None if the dump does not record arguments."""
     arguments = arguments_of(operator)
     if arguments is None:

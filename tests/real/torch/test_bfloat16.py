@@ -8,7 +8,16 @@ from typing import Any, Callable
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    CohereConfig,
+    CohereForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 import ascend_dump
 from ascend_dump.analysis.compare import Comparison
@@ -24,6 +33,10 @@ def llama() -> Any:
 def bert() -> Any:
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return BertForMaskedLM(BertConfig(**SIZES, **no_dropout, vocab_size=WORDS, max_position_embeddings=64))
+
+
+def cohere() -> Any:
+    return CohereForCausalLM(CohereConfig(**SIZES, num_key_value_heads=2, vocab_size=WORDS, pad_token_id=0))
 
 
 def experts() -> Any:
@@ -80,7 +93,7 @@ def train(path: Path, build: Callable[[], Any], change: Callable[[Any], None], k
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[Callable[[], Any], Path]:
     folder = tmp_path_factory.mktemp("references")
-    return {build: train(folder / build.__name__, build, no_change) for build in (llama, bert, experts)}
+    return {build: train(folder / build.__name__, build, no_change) for build in (llama, bert, cohere, experts)}
 
 
 @pytest.fixture
@@ -94,7 +107,7 @@ def compared(
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "autocast"])
-@pytest.mark.parametrize("build", [llama, bert])
+@pytest.mark.parametrize("build", [llama, bert, cohere])
 def test_another_type_alone_is_noise(compared: Any, build: Any, kind: str) -> None:
     found = compared(build, no_change, kind)
     assert (found.verdict, found.origins, found.changed) == ("noise", (), ())

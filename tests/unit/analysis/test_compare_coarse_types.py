@@ -108,3 +108,15 @@ def test_a_setting_whose_difference_a_later_operator_removes_is_told(tmp_path: P
     found = ascend_dump.compare(actual, train(tmp_path / "reference", activation=leaky(0.2)))
     assert not found.origins
     assert [call.arguments for call in found.changed] == [("negative_slope: 0.1 here, 0.2 in the reference",)]
+
+
+def test_a_power_enlarges_rounding_by_its_exponent(tmp_path: Path) -> None:
+    def program(dtype: Any) -> Path:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.rand(64, 64, generator=generator).to(dtype) + 1
+        with ascend_dump.capture(path=tmp_path / str(dtype), steps="0"):
+            (x + 8).sub(8).pow(20)
+        return tmp_path / str(dtype)
+
+    found = ascend_dump.compare(program(torch.bfloat16), program(torch.float32))
+    assert (found.verdict, found.origins) == ("noise", ())
