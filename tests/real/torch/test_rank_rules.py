@@ -22,6 +22,7 @@ class Expected(NamedTuple):
 
 FAULTS = {
     "data.scaled": Expected("extra-operator", "aten::mul", "between aten::addmm and aten::relu"),
+    "data.copied": Expected("extra-operator", "aten::mul", "between aten::addmm and aten::relu"),
     "data.gradient": Expected("extra-operator", "aten::mul_", "between aten::mm and c10d::allreduce_"),
     "data.undivided": Expected("gradient-factor", "aten::add_", "the gradient of up.bias lacks the division by 2"),
     "data.bit": Expected("replicas", "aten::t", "up/t_0.input.0 of rank 1 differs from that of rank 0"),
