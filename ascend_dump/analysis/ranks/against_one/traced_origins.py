@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 from ascend_dump.analysis.alignment.rank_relations import NOT_REDUCED, cuts_of, distance_of
 from ascend_dump.analysis.alignment.shards import is_over_ranks
 from ascend_dump.analysis.explaining.results import Origin, Pair
+from ascend_dump.analysis.numerics.float_types import is_float_tensor
 from ascend_dump.analysis.operators.collectives import collective_of
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.ranks.against_one.rank_flow import RankFlow, Write
@@ -294,7 +295,7 @@ def _prepared(record: Record, flow: RankFlow) -> dict[tuple[str, Optional[str]],
 def _is_same(record: Record, whole: Record) -> bool:
     """Return True if a tensor is the whole tensor, or a part of it that a rank may have."""
     shape, size = record.shape or (), whole.shape or ()
-    if record.dtype != whole.dtype or len(shape) != len(size):
+    if not is_float_tensor(record) or record.dtype != whole.dtype or len(shape) != len(size):
         return False
     if sum(a != b for a, b in zip(shape, size)) > 1:
         return False
