@@ -30,7 +30,7 @@ _FIRST_SEEN = ("input", "parameter", "unknown")
 def with_lines_of_some_ranks(origins: Sequence[Origin], records: Iterable[Record]) -> list[Origin]:
     """Add operators that only some ranks run to the origins, and remove the differences first seen after them.
 
-    An operator that no origin follows is not added.
+    An operator that no origin follows, or that is an origin already, is not added.
 
     records: the records of actual, which has several ranks, in the order of the dump
     """
@@ -44,7 +44,7 @@ def with_lines_of_some_ranks(origins: Sequence[Origin], records: Iterable[Record
     for time, line in sorted(timed, key=lambda item: item[0]):
         later = [origin for origin in remaining if _is_after(origin, time)]
         follow = [origin for origin in later if origin.kind in _FIRST_SEEN]
-        if later:
+        if later and not any(_is_of_line(origin, line) for origin in remaining):
             number = next(number for number, origin in enumerate(remaining) if origin is later[0])
             remaining.insert(number, _origin(line, follow))
             remaining = [origin for origin in remaining if not any(origin is one for one in follow)]
@@ -63,6 +63,11 @@ def _is_after(origin: Origin, time: tuple[int, int]) -> bool:
     # A result of one rank without a counterpart is an origin because a tensor of a later step differs.
     is_local = pair.verdict == "unmatched" and pair.actual is not None and pair.reference is not None
     return own is not None and (own[0] >= time[0] if is_local else own >= time)
+
+
+def _is_of_line(origin: Origin, line: LineOfRanks) -> bool:
+    record = line.operator
+    return (origin.op_type, origin.source, origin.step) == (record.op_type, record.source, record.step)
 
 
 def _origin(line: LineOfRanks, follow: Sequence[Origin]) -> Origin:
