@@ -46,6 +46,7 @@ def _origins_and_pairs(
     pairs = Pairs([part for result in results for part in result.parts])
     if results[0].are_parts:
         from ascend_dump.analysis.ranks.against_one.enlarged_rounding import without_enlarged_rounding
+        from ascend_dump.analysis.ranks.against_one.lines_of_some_ranks import with_lines_of_some_ranks
         from ascend_dump.analysis.ranks.against_one.local_origins import (
             first_of_local_results,
             without_local_updates,
@@ -71,7 +72,10 @@ def _origins_and_pairs(
         origins = first_of_local_results(origins)
         origins = traced_to_sources(origins, many_ranks, pairs.looked_at(), of_actual=many_ranks is dumps[0])
         origins = of_one_rank(origins)
-        origins = once_for_ranks(with_wrong_calls(origins, many_ranks, pairs.looked_at()))
+        origins = with_wrong_calls(origins, many_ranks, pairs.looked_at())
+        if many_ranks is dumps[0]:
+            origins = with_lines_of_some_ranks(origins, many_ranks)
+        origins = once_for_ranks(origins)
         if not origins:
             # All that both sides compute agrees. The remaining records are of operators by which ranks work together.
             count = pairs.verdicts()["unmatched"]

@@ -19,6 +19,7 @@ from ascend_dump.analysis.explaining.stretches import EnteredStretch
 from ascend_dump.analysis.explaining.uncertain_ends import UncertainEnds
 from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.collectives import is_contribution
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator, storage_of
@@ -175,7 +176,9 @@ class Effects:
             if node.differs:
                 yield from (position for position in node.readers if position in self.differing)
             return
-        match = self.differing[node].match
+        match, inputs = self.differing[node].match, self.differing[node].inputs
+        if any(pair.differs and pair.actual is not None and is_contribution(pair.actual) for pair in inputs):
+            yield None  # other ranks receive it
         for pair in self.differing[node].differing_outputs:
             for side, operator in enumerate((match.actual, match.reference)):
                 yield from self._readers(side, operator, pair.actual if side == 0 else pair.reference)

@@ -339,7 +339,9 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = (), *, is_cause: boo
     is_constant = any(is_source(op.op_type) for op in both) and not any(map(computes, both))
     # A lost exchange between ranks is the cause itself, whatever reads its result.
     is_exchange = any(op.op_type.startswith(COLLECTIVES) for op in both)
-    is_of_reference = not here and any(map(computes, there)) and not is_exchange
+    # Nothing in actual stands for a write to an existing tensor, and its reader may be anywhere in the program.
+    is_write = any(writes(op.op_type) for op in there)
+    is_of_reference = not here and any(map(computes, there)) and not (is_exchange or is_write)
     draft.is_at_reader = not any(op.module for op in both) and (is_constant or is_of_reference)
     draft.caller = stretch.caller_of(first)
     return draft

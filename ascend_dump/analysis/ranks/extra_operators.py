@@ -25,6 +25,16 @@ _UNKNOWN = ("unknown",)
 _MOST_WRITES = 256
 
 
+class LineOfRanks(NamedTuple):
+    """A line of the program that only some ranks run. operator: its first operator
+
+    finding: at this operator, or if few ranks lack the line, at the operator of such a rank that reads its result
+    """
+
+    finding: RankFinding
+    operator: Record
+
+
 class _CodeSite(NamedTuple):
     """An operator at a line of the program, identified alike on all ranks. tensors: its parameters and shapes."""
 
@@ -76,6 +86,7 @@ class _RankProgram:
             if name and " of " not in name and not name.endswith(".grad"):
                 self._parameters.setdefault(name, record)
         if _is_view(first.op_type):
+            self._add_copy(members)
             return
         tensors = tuple((record.io, record.index, name, record.shape) for name, record in zip(names, members))
         site = _CodeSite(first.op_type, first.source or "", first.module or "", first.phase or "", tensors)
@@ -84,17 +95,34 @@ class _RankProgram:
             node = self.nodes[site] = _SiteInputs(first)
         for record in members:
             if record.io == "input":
-                producer = self._writer_of(record)
-                if producer is None:
-                    producer = _UNKNOWN if record.parameter is None else ("parameter", record.parameter)
-                node.producers.setdefault(record.index or 0, set()).add(producer)
+                node.producers.setdefault(record.index or 0, set()).add(self._producer_of(record))
         for record in members:
-            storage = record.attrs.get("storage", -1)
-            if record.io == "output" and storage >= 0:
-                write = _ElementsWritten(*_range_of(record), site)
-                earlier = self._writers.get(storage, [])
-                kept = [one for one in earlier if one.begin < write.begin or one.end > write.end]
-                self._writers[storage] = [*kept[-_MOST_WRITES:], write]
+            if record.io == "output":
+                self._add_write(record, site)
+
+    def _add_copy(self, members: Sequence[Record]) -> None:
+        """Note a view, or a copy such as `clone`: who reads its result reads what wrote its input."""
+        source = next((record for record in members if record.io == "input"), None)
+        if source is None:
+            return
+        for record in members:
+            if record.io == "output" and record.attrs.get("storage") != source.attrs.get("storage"):
+                self._add_write(record, self._producer_of(source))
+
+    def _add_write(self, record: Record, site: Hashable) -> None:
+        storage = record.attrs.get("storage", -1)
+        if storage >= 0:
+            write = _ElementsWritten(*_range_of(record), site)
+            earlier = self._writers.get(storage, [])
+            kept = [one for one in earlier if one.begin < write.begin or one.end > write.end]
+            self._writers[storage] = [*kept[-_MOST_WRITES:], write]
+
+    def _producer_of(self, record: Record) -> Hashable:
+        """Return the last site that wrote a tensor in this step, or the parameter that it is."""
+        site = self._writer_of(record)
+        if site is not None:
+            return site
+        return _UNKNOWN if record.parameter is None else ("parameter", record.parameter)
 
     def _writer_of(self, record: Record) -> Optional[Hashable]:
         """Return the last site that wrote a part of a tensor in this step."""
@@ -158,7 +186,11 @@ class ExtraOperators:
             self._programs.setdefault((first.rank, first.run), _RankProgram()).look_at(members)
 
     def findings(self) -> Iterator[RankFinding]:
-        """Yield the first operator at each line that only some ranks run."""
+        """Yield each line that only some ranks run, at its first operator or at the reader of a rank that lacks it."""
+        yield from (line.finding for line in self.lines())
+
+    def lines(self) -> Iterator[LineOfRanks]:
+        """Yield each line that only some ranks run."""
         launch = launches(self._programs)
         by_launch: dict[Hashable, dict[int, _RankProgram]] = {}
         for (rank, run), program in self._programs.items():
@@ -168,7 +200,7 @@ class ExtraOperators:
             if len(programs) > 1:
                 yield from self._of_launch(programs)
 
-    def _of_launch(self, programs: dict[int, _RankProgram]) -> Iterator[RankFinding]:
+    def _of_launch(self, programs: dict[int, _RankProgram]) -> Iterator[LineOfRanks]:
         ranks_of_line: dict[str, list[int]] = {}
         for rank, program in sorted(programs.items()):
             for line in program.lines:
@@ -182,7 +214,7 @@ class ExtraOperators:
 
     def _of_lines(
         self, programs: dict[int, _RankProgram], ranks: tuple[int, ...], lines: set[str]
-    ) -> Iterator[RankFinding]:
+    ) -> Iterator[LineOfRanks]:
         """Yield the operators at lines that only these ranks run."""
         program = programs[ranks[0]]
         others = {rank: other for rank, other in programs.items() if rank not in ranks}
@@ -253,17 +285,18 @@ def _call(site: Hashable) -> Hashable:
 
 def _finding(
     programs: dict[int, _RankProgram], ranks: Sequence[int], others: Sequence[int], detour: _Detour
-) -> RankFinding:
+) -> LineOfRanks:
     record = programs[ranks[0]].first_of(detour.extra.source)
     between = f"between {_named(detour.source)} and {_named(detour.reader)}"
     if len(ranks) <= len(others):
         text = f"only {in_words(ranks)} run{'s' * (len(ranks) == 1)} {record.op_type} at {record.source}, {between}"
-        return RankFinding(record, f"{text}; {in_words(others)} pass{'es' * (len(others) == 1)} the tensor on as it is")
+        text += f"; {in_words(others)} pass{'es' * (len(others) == 1)} the tensor on as it is"
+        return LineOfRanks(RankFinding(record, text), record)
     reader = next(
         programs[rank].nodes[detour.reader].record for rank in others if detour.reader in programs[rank].nodes
     )
     text = f"{in_words(others)} run{'s' * (len(others) == 1)} no operator at {record.source}, {between}"
-    return RankFinding(reader, f"{text}; {in_words(ranks)} run {record.op_type} there")
+    return LineOfRanks(RankFinding(reader, f"{text}; {in_words(ranks)} run {record.op_type} there"), record)
 
 
 def _named(site: Optional[Hashable]) -> str:

@@ -64,7 +64,7 @@ def over_ranks(origins: Sequence[Origin], records: Iterable[Record], pairs: Pair
     book.end()
     calls = _Calls(book)
     candidates = [_timed(origin, points[record_key(origin.pair.record)], calls.part_of(origin)) for origin in origins]
-    senders = [sender for timed in candidates if timed.part is not None for sender in calls.senders(timed.part)]
+    senders = [sender for timed in candidates for sender in calls.senders_to(timed)]
     sender_points = [sender.point for sender in senders if sender.point is not None]
     times = clocks(book.joins(), {*(timed.point for timed in candidates), *sender_points})
     verdicts = _InputVerdicts(pairs, senders)
@@ -149,6 +149,28 @@ class _Calls:
             for record in part.outputs:
                 self._of_memory.setdefault(_memory(record), []).append(part)
         self._of_memory.pop(None, None)
+        #: By content: messages of which no receiver is recorded, because recording began later there.
+        self._messages = {
+            record.content: part
+            for parts_of_call in book.calls.values()
+            if len(parts_of_call) == 1
+            for part in parts_of_call
+            if part.call.kind == "send"
+            for record in part.inputs
+            if record.content is not None
+        }
+
+    def senders_to(self, timed: _TimedOrigin) -> Iterator[_Sender]:
+        """Yield the ranks that send a tensor into the call of an origin, or the message that an operator reads."""
+        if timed.part is not None:
+            yield from self.senders(timed.part)
+            return
+        record = timed.origin.pair.actual
+        if record is None or record.io != "input" or record.content is None:
+            return
+        message = self._messages.get(record.content)
+        if message is not None and message.rank != record.rank:
+            yield _Sender(message.rank, Point(message.rank, message.begin), message.inputs)
 
     def part_of(self, origin: Origin) -> Optional[CallPart]:
         record = origin.pair.actual
@@ -211,7 +233,8 @@ def _why_received(
     """
     part, origin = candidate.part, candidate.origin
     if part is None:
-        return None
+        ranks = [sender.rank for sender in calls.senders_to(candidate) if verdicts.differs(sender)]
+        return f"follows from {in_words(ranks)}: a message received before the recording began" if ranks else None
     certain = [cause.point for cause in remaining if cause.origin.kind not in LAST]
 
     def follows(point: Point) -> bool:

@@ -12,6 +12,7 @@ from ascend_dump.analysis.ranks import (
     CollectiveOrder,
     ExtraOperators,
     GradientFactors,
+    LeftOutTensors,
     OtherArguments,
     Replicas,
     ShardUpdates,
@@ -123,13 +124,16 @@ class _ExtraOperatorFinder(Finder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
         self._operators = ExtraOperators(threshold)
+        self._left_out = LeftOutTensors()
 
     def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._operators.look_at(run.records)
+        self._left_out.look_at(run.records)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._operators.findings()
+        yield from self._left_out.findings()
 
 
 class _UnreducedTermFinder(Finder):

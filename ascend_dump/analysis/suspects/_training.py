@@ -252,9 +252,12 @@ class _NoGradientFinder(_ParameterFinder):
         for key, parameter in self._unwritten.items():
             steps = self._left_out[key]
             if key not in self._written and steps >= self.threshold:
+                record = parameter.record
+                named = f"the parameter {record.parameter}, read" if record.parameter else "the parameter read"
+                received = "" if record.rank is None else ", or this rank does not receive its update"
                 reason = (
-                    f"the parameter read as {parameter.name} requires a gradient, and the optimizer did not write it "
-                    f"in {steps} steps: no gradient reaches it, or the optimizer does not have it"
+                    f"{named} as {parameter.name}, requires a gradient, and the optimizer did not write it "
+                    f"in {steps} steps: no gradient reaches it, or the optimizer does not have it{received}"
                 )
                 yield parameter.record, reason
 

@@ -22,7 +22,10 @@ class Expected(NamedTuple):
 
 FAULTS = {
     "data.scaled": Expected("extra-operator", "aten::mul", "between aten::addmm and aten::relu"),
+    "data.copied": Expected("extra-operator", "aten::mul", "between aten::addmm and aten::relu"),
     "data.gradient": Expected("extra-operator", "aten::mul_", "between aten::mm and c10d::allreduce_"),
+    "data.lacking": Expected("extra-operator", "aten::add_", "rank 1 runs no aten::add_ for down.bias at "),
+    "data.skipped": Expected("extra-operator", "aten::add_", "rank 1 runs no aten::add_ in step 0 at "),
     "data.undivided": Expected("gradient-factor", "aten::add_", "the gradient of up.bias lacks the division by 2"),
     "data.bit": Expected("replicas", "aten::t", "up/t_0.input.0 of rank 1 differs from that of rank 0"),
     "data.parameter": Expected("extra-operator", "aten::add_", "and the value of up.weight"),
@@ -86,8 +89,10 @@ def test_a_fault_is_named(name: str, dumps: Path) -> None:
     expected = FAULTS[name]
     first = ascend_dump.triage(dumps / name).suspects[0]
     assert (first.rule, first.op_type, first.step) == (expected.rule, expected.op_type, LATER.get(name, 0))
-    is_of_all = name in ("data.undivided", "tensor.start") or name.startswith("residual")
-    assert first.rank == (0 if is_of_all else 1), "on all ranks alike, the first one is named"
+    is_of_all = name in ("data.undivided", "data.skipped", "tensor.start") or name.startswith("residual")
+    assert first.rank == (0 if is_of_all else 1), (
+        "on all ranks alike, the first one is named; it runs what another lacks"
+    )
     assert expected.words in first.reason
     assert Path(str(first.source)).parent == PROGRAMS, "a line of the program, not of PyTorch"
 

@@ -215,3 +215,21 @@ def test_an_operator_of_the_reference_only_is_shown_where_its_result_is_missed(t
     models[0].is_wrong, models[1].is_wrong = True, False  # type: ignore[assignment]
     [origin] = compared(tmp_path, run, *models).origins
     assert (origin.op_type, origin.evidence[0]) == ("aten::add", "aten::mul runs in the reference only")
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_write_of_the_reference_only_is_the_origin_itself(tmp_path: Path, is_missing: bool) -> None:
+    """Its reader may be far away, and is right."""
+
+    def run(model: Any) -> None:
+        model(torch.randn(3, LENGTH, WIDTH)).square().mean().backward()
+        if not (is_missing and model.is_actual):
+            model.weight.grad.mul_(0.5)
+        torch.optim.SGD(model.parameters(), lr=0.1, foreach=False).step()
+
+    models = [nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)]
+    for model, is_actual in zip(models, (True, False)):
+        model.is_actual = is_actual  # type: ignore[assignment]  # a mark for `run`
+    found = compared(tmp_path, run, *models)
+    first = [(origin.op_type, origin.evidence[0]) for origin in found.origins[:1]]
+    assert first == ([("aten::mul_", "aten::mul_ runs in the reference only")] if is_missing else [])

@@ -144,3 +144,13 @@ def test_an_operator_that_one_of_two_equal_ranks_leaves_out_is_no_other_stage(tm
     rank(tmp_path / "reference", 0, 1)
     origins = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference").origins
     assert [(origin.op_type, origin.kind) for origin in origins] == ([] if scaled else [("aten::mul", "structure")])
+
+
+@pytest.mark.parametrize("unrecorded", [False, True])
+def test_against_as_many_ranks_a_wrong_message_is_named_at_its_sender_too(tmp_path: Path, unrecorded: bool) -> None:
+    """Nothing on the rank of the sender reads the message, and the receiver may have recorded no call for it."""
+    healthy = stages(tmp_path / "healthy", unrecorded=unrecorded)
+    repeated = ascend_dump.compare(stages(tmp_path / "repeated", unrecorded=unrecorded), healthy)
+    assert (repeated.verdict, repeated.origins) == ("equal", ())
+    wrong = ascend_dump.compare(stages(tmp_path / "wrong", scale=0.5, unrecorded=unrecorded), healthy)
+    assert [(origin.op_type, origin.rank) for origin in wrong.origins] == [("aten::mul", 0)]

@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.operators.collectives import collective_of
 from ascend_dump.analysis.operators.nonfinite import executions
-from ascend_dump.analysis.operators.properties import writes
+from ascend_dump.analysis.operators.properties import operator_class, writes
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.ranks.collective_calls import CallBook, operator_key
 from ascend_dump.reading import Record
@@ -76,10 +76,18 @@ class RankFlow:
         """
         number = record.attrs.get("seq", 0)
         begin, end = _elements(record)
+        copy: Optional[Write] = None
         for output, operator in reversed(self._writers.get(_memory(record), [])):
             first, last = _elements(output)
             if output.attrs.get("seq", 0) < number and first < end and begin < last:
-                return Write(operator, output, tuple(self._inputs(operator)))
+                write = Write(operator, output, tuple(self._inputs(operator)))
+                if copy is not None and not (write.is_call and output.source == copy.output.source):
+                    return copy
+                if copy is not None or operator_class(output.op_type) != "copy":
+                    return write
+                copy = write  # gloo copies the result of a call out of memory of its own
+        if copy is not None:
+            return copy
         part = None if record.content is None else self._messages.get(record.content)
         return None if part is None or part.rank == record.rank else Write([part.first], part.first, part.inputs)
 

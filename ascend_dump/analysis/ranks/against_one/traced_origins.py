@@ -6,19 +6,24 @@ rank. It is followed back through operators without a partner:
 
 - If one of them reads what the one rank has, and its result differs, it is the origin.
 - If a tensor is reached that differs already, the origin follows from it.
+- If a call combines tensors that agree with different ones of the other side, or terms of a sum by another operation
+  than a sum, this call is the origin.
 - If another rank reads the right tensor, and runs one operator more or one less, that one is the origin.
 - Else the origin stays where it is.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.rank_relations import cuts_of, distance_of
+from ascend_dump.analysis.alignment.rank_relations import NOT_REDUCED, cuts_of, distance_of
+from ascend_dump.analysis.alignment.shards import is_over_ranks
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.numerics.float_types import is_float_tensor
+from ascend_dump.analysis.operators.collectives import collective_of
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.ranks.against_one.rank_flow import RankFlow, Write
 from ascend_dump.analysis.ranks.collective_calls import operator_key, record_key
@@ -35,6 +40,8 @@ __all__ = ["traced_to_sources"]
 _MOST_OPERATORS = 200
 #: The largest relative difference of a tensor that is the same on both sides.
 _SAME = 1e-5
+#: Reductions whose result is no sum or mean.
+_NO_SUMS = ("max", "min", "product")
 
 
 class _Source(NamedTuple):
@@ -42,7 +49,8 @@ class _Source(NamedTuple):
 
     write  the operator that is the origin; None if the tensors that are sent differ already
     kind   "structure"; "wiring" if it reads another tensor than the operator of the other side; "alone" or "missing" if
-           this rank runs one operator more or less than one that agrees
+           this rank runs one operator more or less than one that agrees; of a call "exchanged" if a rank sends another
+           tensor than the others, "reduction" if it combines terms of a sum by another operation
     """
 
     write: Optional[Write]
@@ -61,9 +69,12 @@ def traced_to_sources(
     inputs = [origin.seen or origin.pair for origin in origins]
     starts = [_sides(pair, of_actual) if pair.record.io == "input" else None for pair in inputs]
     steps = {start[0].step for start in starts if start is not None}
+    steps |= {origin.step for origin in origins if _may_read_term(origin)}
     if not steps:
         return list(origins)
     flow = RankFlow(records, steps)
+    #: By operator: an input that agrees as a term of a sum or mean over ranks.
+    terms: dict[Hashable, Pair] = {}
     pair_of: dict[Hashable, Pair] = {}
     #: By operator of the other side: the ranks that run it too. By tensor of the other side: those that agree with it.
     ranks_of: dict[Hashable, set[Optional[int]]] = {}
@@ -75,18 +86,27 @@ def traced_to_sources(
         sides = _sides(pair, of_actual)
         if sides is not None:
             ranks_of.setdefault(operator_key(sides[1]), set()).add(sides[0].rank)
+            is_term = sides[0].io == "input" and is_over_ranks(pair.transformation)
+            if is_term and pair.verdict in ("equal", "noise") and sides[0].step in steps:
+                terms.setdefault(operator_key(sides[0]), pair)
             if pair.verdict in ("equal", "noise") and sides[0].step == sides[1].step:
                 agreeing.setdefault(record_key(sides[1]), []).append(sides[0])
     traced: list[Origin] = []
     for origin, first, start in zip(origins, inputs, starts):
+        unreduced = _unreduced(origin, terms, flow, pair_of, of_actual) if _may_read_term(origin) else None
+        if unreduced is not None:
+            traced.append(unreduced)
+            continue
         source = None if start is None else _source(*start, flow, pair_of, of_actual)
-        if source is None and start is not None:
+        if start is not None and (source is None or source.kind == "wiring"):
             peers = agreeing.get(record_key(start[1]), ())
-            source = next(filter(None, (_difference(start[0], peer, flow) for peer in peers)), None)
+            is_misread = source is not None
+            of_peers = (_difference(start[0], peer, flow, is_misread=is_misread) for peer in peers)
+            source = next(filter(None, of_peers), source)
         if source is None:
             ranks = set() if start is None else _runs_elsewhere(origin, start, ranks_of)
             traced.append(_where_seen(origin, ranks) if ranks else origin)
-        elif source.write is not None:
+        elif source.write is not None and not any(other.pair.record is source.write.output for other in traced):
             traced.append(_at_write(origin, first, source.write, source.kind, of_actual))
     return traced or list(origins)
 
@@ -96,13 +116,16 @@ def _runs_elsewhere(
 ) -> set[Optional[int]]:
     """Return the ranks that run the operator of an origin, which its own rank does not, because it has another stage.
 
-    Empty if other ranks read the result too: then the operator is missing on this rank.
+    Empty if other ranks read the result too: then the operator is missing on this rank, unless the rank reads memory of
+    equal elements, which waits for data of another rank.
 
     start: the input that differs, on the side with several ranks and on the other one
     """
     is_of_other_side = origin.seen is not None and None in (origin.pair.actual, origin.pair.reference)
     readers = paired.get(operator_key(start[1]), set()) - {start[0].rank}
-    return paired.get(operator_key(origin.pair.record), set()) if is_of_other_side and not readers else set()
+    if not is_of_other_side or (readers and not _is_constant(start[0])):
+        return set()
+    return paired.get(operator_key(origin.pair.record), set()) - {start[0].rank}
 
 
 def _where_seen(origin: Origin, ranks: set[Optional[int]]) -> Origin:
@@ -115,6 +138,34 @@ def _where_seen(origin: Origin, ranks: set[Optional[int]]) -> Origin:
         f"it is the result of {origin.pair.record.op_name} on the other side, which {named} ran here",
     )
     return replace(origin, kind="input", pair=origin.seen, evidence=evidence, first_seen=True)
+
+
+def _may_read_term(origin: Origin) -> bool:
+    # The backward pass reads what the forward pass has read before.
+    record = origin.pair.record
+    return origin.kind == "compute" and record.io == "output" and record.phase != "backward"
+
+
+def _unreduced(
+    origin: Origin, terms: dict[Hashable, Pair], flow: RankFlow, pair_of: dict[Hashable, Pair], of_actual: bool
+) -> Optional[Origin]:
+    """Return an origin at the tensor that should be reduced over ranks before an operator reads it; else None.
+
+    The operator is right for its inputs: only the sum or mean of this input over the ranks agrees with the other side.
+    """
+    sides = _sides(origin.pair, of_actual)
+    term = None if sides is None else terms.get(operator_key(sides[0]))
+    term_sides = None if term is None else _sides(term, of_actual)
+    write = None if term_sides is None else flow.write(term_sides[0])
+    made = None if write is None else pair_of.get(record_key(write.output))
+    if sides is None or term is None or write is None or write.is_call or made is None:
+        return None
+    evidence = (
+        f"{made.record.label}: the {term.transformation} agrees, and {sides[0].op_name} reads the term of one rank: "
+        f"{NOT_REDUCED}",
+        f"{origin.pair.record.label}: {origin.pair.reason}",
+    )
+    return replace(origin, kind="structure", pair=made, evidence=evidence)
 
 
 def _sides(pair: Pair, of_actual: bool) -> Optional[tuple[Record, Record]]:
@@ -150,23 +201,80 @@ def _source(
         waiting += write.inputs
     if "received" in verdicts:
         return _Source(None)
+    of_calls = (_wrong_call(write, whole, flow, pair_of, of_actual) for write in path if write.is_call)
+    in_call = next(filter(None, of_calls), None)
+    if in_call is not None:
+        return in_call
     copies = [write for write in path if not write.is_call]
     # A tensor that was only copied and sent, and that agrees with another one than the other side reads.
     is_misread = verdicts in (["equal"], ["noise"]) and all(is_view(write.operator[0].op_type) for write in copies)
     return _Source(copies[0], "wiring") if copies and is_misread else None
 
 
-def _difference(record: Record, peer: Record, flow: RankFlow) -> Optional[_Source]:
+def _wrong_call(
+    write: Write, whole: Record, flow: RankFlow, pair_of: dict[Hashable, Pair], of_actual: bool
+) -> Optional[_Source]:
+    """Return the wrong part of a rank in a call, if the tensors that the ranks send show it. whole: as in `_source`"""
+    call = collective_of(write.operator[0])
+    sent = [(record, _counterpart(record, flow, pair_of, of_actual)) for record in write.inputs]
+    known = [(record, pair) for record, pair in sent if pair is not None]
+    terms = [record for record, pair in known if is_over_ranks(pair.transformation)]
+    if call is not None and call[0].reduce in _NO_SUMS and terms:
+        return _Source(write, "reduction")
+    contents = [_other_side(pair, of_actual).content for _, pair in known]
+    # All ranks send the tensor that most of them send, or the reader reads on the other side; one sends another one.
+    usual = Counter(contents).most_common(1)[0][0] if len(contents) > 2 else whole.content
+    others = [record for (record, _), content in zip(known, contents) if content != usual]
+    if len(terms) == len(known) == len(sent) and len(others) == 1:
+        return _Source(Write(others, others[0], ()), "exchanged")
+    unknown = [record for record, pair in sent if pair is None]
+    differences = (_difference(record, known[0][0], flow) for record in unknown if known)
+    return next(filter(None, differences), None)
+
+
+def _counterpart(record: Record, flow: RankFlow, pair_of: dict[Hashable, Pair], of_actual: bool) -> Optional[Pair]:
+    """Return the pair that agrees of the tensor from which copies and factors make the one that a rank sends."""
+    tensor: Optional[Record] = record
+    for _ in range(_MOST_OPERATORS):
+        write = None if tensor is None else flow.write(tensor)
+        if write is None or write.is_call:
+            return None
+        pair = pair_of.get(record_key(write.output))
+        if pair is not None and _sides(pair, of_actual) is not None and pair.verdict != "unmatched":
+            return pair if pair.verdict in ("equal", "noise") else None
+        tensor = write.inputs[0] if len(write.inputs) == 1 else None
+    return None
+
+
+def _other_side(pair: Pair, of_actual: bool) -> Record:
+    sides = _sides(pair, of_actual)
+    assert sides is not None, "the pair has both sides"
+    return sides[1]
+
+
+def _difference(record: Record, peer: Record, flow: RankFlow, *, is_misread: bool = False) -> Optional[_Source]:
     """Return the only operator that one of two ranks runs to make the tensor that both read; else None.
 
-    peer: the tensor of another rank, which agrees with the other side
+    Copies count only if there is no other operator.
+
+    peer        the tensor of another rank, which agrees with the other side
+    is_misread  the tensor was only copied, so operators count that the rank runs for other tensors only
     """
     own, theirs = (_prepared(tensor, flow) for tensor in (record, peer))
     extra = [write for key, write in own.items() if (peer.rank, *key) not in flow.lines]
-    missing = [write for key, write in theirs.items() if (record.rank, *key) not in flow.lines]
-    if len(extra) + len(missing) != 1:
-        return None
-    return _Source(extra[0], "alone") if extra else _Source(missing[0], "missing")
+    missing = [
+        write
+        for key, write in theirs.items()
+        if (key not in own if is_misread else (record.rank, *key) not in flow.lines)
+    ]
+    found = [_Source(write, "alone") for write in extra] + [_Source(write, "missing") for write in missing]
+    computed = [source for source in found if source.write is not None and not _is_copy(source.write)]
+    chosen = computed or found
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def _is_copy(write: Write) -> bool:
+    return is_view(write.operator[0].op_type)
 
 
 def _prepared(record: Record, flow: RankFlow) -> dict[tuple[str, Optional[str]], Write]:
@@ -178,7 +286,7 @@ def _prepared(record: Record, flow: RankFlow) -> dict[tuple[str, Optional[str]],
         write = flow.write(waiting.pop(0))
         if write is None or write.is_call:
             continue
-        if write.inputs and not is_view(write.operator[0].op_type):
+        if write.inputs:
             found.setdefault((write.output.op_type, write.output.source), write)
         waiting += write.inputs
     return found
@@ -209,6 +317,13 @@ def _parts(shape: tuple[int, ...], whole: np.ndarray) -> Iterator[np.ndarray]:
             yield from (cut.of(whole) for cut in cuts_of(position, [shape] * count, whole.shape))
 
 
+def _is_constant(record: Record) -> bool:
+    try:
+        return _spread(record.numpy()) == 0
+    except AscendDumpError:
+        return False
+
+
 def _spread(array: np.ndarray) -> float:
     """Return the distance of an array from its mean: tensors of equal elements identify nothing."""
     mean = array.astype("float64").mean(keepdims=True) if array.size else array
@@ -223,6 +338,10 @@ def _at_write(origin: Origin, seen: Pair, write: Write, kind: str, of_actual: bo
     text = f"{output.op_type} runs in {'actual' if of_actual else 'the reference'} only"
     if kind == "missing":
         text, result = f"rank {output.rank} runs {output.op_type}, rank {record.rank} does not", f"there {read}"
+    elif kind == "exchanged":
+        text, result = f"rank {output.rank} sends another tensor than the other ranks", f"its result is read as {read}"
+    elif kind == "reduction":
+        text, result = f"{output.op_type} combines terms of a sum, but not by a sum", f"its result is read as {read}"
     elif kind == "alone":
         text, result = f"only rank {output.rank} runs {output.op_type}", f"its result differs, read as {read}"
     else:

@@ -39,20 +39,26 @@ class Padded(nn.Module):
         x = self.up(x)
         if self.ways == "scaled" and dist.get_rank() == 1:
             x = x * 1.001
+        if self.ways == "copied" and dist.get_rank() == 1:
+            x = x * 1.001
+        if self.ways == "copied":
+            x = x.clone()
         return self.down(x.relu())
 
 
 def data(ways: str, path: Path) -> None:
     """Healthy: "padding" (a mask on one rank), "clipped" (each rank clips its own gradients), "logged", "averaged",
-    "same bits" (beside "bit", which flips one bit on the second rank).
+    "same bits" (beside "bit", which flips one bit on the second rank). The optimizer of the second rank lacks a
+    parameter ("lacking"), or runs in one step only ("skipped").
     """
     model = Padded(ways)
     rows = torch.Generator().manual_seed(dist.get_rank())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    total, mean = torch.zeros(()), [parameter.detach().clone() for parameter in model.parameters()]
     is_second = dist.get_rank() == 1
+    updated = list(model.parameters())[: 3 if ways == "lacking" and is_second else 4]
+    optimizer = torch.optim.SGD(updated, lr=0.1)
+    total, mean = torch.zeros(()), [parameter.detach().clone() for parameter in model.parameters()]
     with ascend_dump.capture(model, path=path, steps="0-1", strict=True, quiet=True):
-        for _ in range(STEPS):
+        for step in range(STEPS):
             x = torch.randn(4, WIDTH, generator=rows)
             padding = torch.tensor([False, False, False, ways == "padding" and is_second])
             loss = (model(x, padding) - x).square().mean()
@@ -70,7 +76,8 @@ def data(ways: str, path: Path) -> None:
                 dist.all_reduce(gradient)
                 if not (ways == "undivided" and gradient is gradients[1]):
                     gradient /= RANKS
-            optimizer.step()
+            if not (ways == "skipped" and is_second and step == 0):
+                optimizer.step()
             optimizer.zero_grad()
             if ways == "averaged" and is_second:
                 for average, parameter in zip(mean, model.parameters()):
