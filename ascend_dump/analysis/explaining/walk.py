@@ -372,8 +372,10 @@ class Divergence:
         ]
         agree = bool(results) and all(verdict in ("equal", "noise") for verdict in results)
         for border in operators.borders:
-            if not agree:
+            if not agree or border.is_update:
                 leave(state, border)
+                for draft in state.drafts.of(border.causes if border.is_update else ()):
+                    draft.is_proven = True
                 for stretch in border.stretches:
                     stretch.readers.add(operators.match.reference.position)
                 continue

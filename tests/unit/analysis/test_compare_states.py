@@ -49,6 +49,46 @@ def test_an_average_that_is_never_updated(tmp_path: Path) -> None:
     assert "updates a tensor from outside in the reference only, for later steps" in origin.evidence
 
 
+@pytest.mark.parametrize("decay", [0.9, 0.999, 0.9999])
+def test_an_average_that_is_never_updated_and_that_is_evaluated(tmp_path: Path, decay: float) -> None:
+    """The update of an average may be smaller than the rounding of a long sum."""
+
+    def evaluate(network: torch.nn.Module, state: torch.Tensor) -> None:
+        if not state.any():
+            state.copy_(network[0].weight)
+        descend(network)
+        state.mul_(decay).add_(network[0].weight, alpha=1 - decay)
+        torch.nn.functional.linear(torch.ones(2, 4), state).sum()
+
+    def evaluate_only(network: torch.nn.Module, state: torch.Tensor) -> None:
+        if not state.any():
+            state.copy_(network[0].weight)
+        descend(network)
+        torch.nn.functional.linear(torch.ones(2, 4), state).sum()
+
+    reference = train(tmp_path / "reference", evaluate)
+    found = ascend_dump.compare(train(tmp_path / "actual", evaluate_only), reference)
+    assert found.verdict == "different"
+    assert found.origins[0].source.startswith(__file__)
+    assert ascend_dump.compare(train(tmp_path / "same", evaluate), reference).verdict == "equal"
+
+
+def test_an_update_in_place_that_changes_no_more_than_rounding_is_none(tmp_path: Path) -> None:
+    def scaled(factor: float) -> Update:
+        def update(network: torch.nn.Module, state: torch.Tensor) -> None:
+            if not state.any():
+                state.copy_(network[0].weight)
+            if factor != 1.0:
+                state.mul_(factor)
+            torch.nn.functional.linear(torch.ones(2, 4), state).sum()
+
+        return update
+
+    reference = train(tmp_path / "reference", scaled(1.0), steps="0")
+    found = ascend_dump.compare(train(tmp_path / "actual", scaled(1 + 2**-23), steps="0"), reference)
+    assert not found.origins
+
+
 def test_a_recording_that_ends_before_the_update_proves_nothing(tmp_path: Path) -> None:
     actual = train(tmp_path / "actual", lambda network, state: descend(network), steps="0")
     assert ascend_dump.compare(actual, train(tmp_path / "reference", average, steps="0")).origins == ()
