@@ -73,9 +73,7 @@ def judge_border(
     return Border(stretches, replace(pair, explained=True), causes, difference.contents, is_update), None
 
 
-def _lacks_update(
-    state: RankState, makers: Sequence[MadeInside], a: Record, b: Record, difference: Difference
-) -> bool:
+def _lacks_update(state: RankState, makers: Sequence[MadeInside], a: Record, b: Record, difference: Difference) -> bool:
     """Return True if one side updates a tensor in place, and the other side reads it as it was before.
 
     An update may be smaller than the rounding of a sum, such as that of an average of weights. But no rounding leads
