@@ -294,3 +294,31 @@ def test_a_proven_difference_does_not_end_where_statistics_are_about_as_far_apar
             functional.cross_entropy(scores, torch.arange(24) % 3).backward()
     comparison = ascend_dump.compare(*sides)
     assert [(origin.module, origin.kind) for origin in comparison.origins] == [("norm", "structure")]
+
+
+class TwoFactors(nn.Module):
+    """A layer between two factors."""
+
+    def __init__(self, before: float, after: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.head, self.factors = nn.Linear(WIDTH, 16, bias=False), nn.Linear(16, 4), (before, after)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before, after = self.factors
+        return self.head(torch.tanh(self.inner(x * before) * after))
+
+
+def dump_factors(path: Path, before: float, after: float) -> Path:
+    network = TwoFactors(before, after)
+    torch.manual_seed(1)
+    with ascend_dump.capture(network, path=path, steps="0", data="stats", quiet=True):
+        network(torch.randn(32, WIDTH))
+    return path
+
+
+def test_a_factor_that_another_operator_applies_is_no_origin(tmp_path: Path) -> None:
+    reference = dump_factors(tmp_path / "reference", 0.5, 0.3)
+    assert not ascend_dump.compare(dump_factors(tmp_path / "moved", 0.25, 0.6), reference).origins
+    found = ascend_dump.compare(dump_factors(tmp_path / "wrong", 0.25, 0.3), reference)
+    assert [origin.op_name for origin in found.origins] == ["mul_0"]
