@@ -106,3 +106,11 @@ def test_a_square_matrix_that_was_not_transposed_is_named(tmp_path: Path) -> Non
     comparison = ascend_dump.compare(actual, dump(tmp_path / "reference", network(Conv1D)))
     assert comparison.verdict == "different"
     assert comparison.origins[0].module == "mix"
+
+
+def test_a_square_matrix_that_one_side_transposed_by_mistake_is_a_parameter_that_differs(tmp_path: Path) -> None:
+    model = network(nn.Linear)
+    with torch.no_grad():
+        model.mix.weight.copy_(model.mix.weight.t().clone())
+    found = ascend_dump.compare(dump(tmp_path / "actual", model), dump(tmp_path / "reference", network(nn.Linear)))
+    assert (found.origins[0].kind, found.origins[0].module) == ("parameter", "mix")

@@ -49,8 +49,10 @@ class TransposedWeights:
         known = self._names[0] | self._names[1]
         for name in (first[0].keys() & first[1].keys()) - known:
             (reader, a), (other_reader, b) = first[0][name], first[1][name]
-            if _are_transposed(a, b):
-                is_reference = _transposes(other_reader) and not _transposes(reader)
+            is_reference = _transposes(other_reader) and not _transposes(reader)
+            # A square matrix that both sides use alike is wrong on one side.
+            is_used_otherwise = a.shape != b.shape or _transposes(reader) != _transposes(other_reader)
+            if is_used_otherwise and _are_transposed(a, b):
                 self._names[int(is_reference)].add(name)
         sides = actual, reference
         turned = [_turned(side, names) if names else side for side, names in zip(sides, self._names)]
