@@ -266,6 +266,17 @@ class Record:
         )
         return part
 
+    def as_transposed(self, loader: Loader, index: int) -> Record:
+        """Return a record with another `index` for this matrix, transposed in the same memory. loader: reads it."""
+        import copy
+
+        record = copy.copy(self)
+        record.loader, record.index, record._original = loader, index, self.original
+        record.shape = None if self.shape is None else self.shape[::-1]
+        attrs = {name: value for name, value in self.attrs.items() if name != "hash"}
+        record._attrs = {**attrs, "stride": list(self.attrs.get("stride") or ())[::-1]}
+        return record
+
     def as_parameter(self, name: str) -> Record:
         """Return a copy of this record with another `parameter`."""
         import copy

@@ -9,6 +9,7 @@ from typing import NamedTuple, Optional, TypeVar
 
 from ascend_dump.analysis.alignment.built_otherwise.borders import RecordKey
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product
+from ascend_dump.analysis.alignment.built_otherwise.transposed_weights import TransposedWeights
 from ascend_dump.analysis.alignment.ranks_and_steps import (
     Key,
     RankGroup,
@@ -105,6 +106,7 @@ def compare_rank(
     parts = progress.parts
     is_divided = group is None and (row_finder is None or not row_finder.has_rows) and may_be_divided(steps)
     names: Optional[dict[str, str]] = None
+    transposed = TransposedWeights()
     for key, a, b in () if is_divided else steps:
         has_rows = row_finder is not None and row_finder.has_rows
         if not mapping and not has_rows and divergence.is_clean and are_equal(a, b):
@@ -116,6 +118,7 @@ def compare_rank(
         if group is None and a and b:
             names = modules_of_other_names(*operators[::-1]) if names is None else names
             operators = operators[0], with_names_of(operators[1], names, keep_labels=True)
+            operators = transposed.turned(*operators)
         if group is not None:
             several = group.operators(key[0], a if group.of_actual else b)
             operators = (several, operators[1]) if group.of_actual else (operators[0], several)

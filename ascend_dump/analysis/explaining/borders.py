@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Optional
 
 from ascend_dump.analysis.explaining.origins import add_effect
-from ascend_dump.analysis.explaining.rank_state import RankState
+from ascend_dump.analysis.explaining.rank_state import RankState, extent
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import (
     Border,
@@ -19,15 +19,22 @@ from ascend_dump.analysis.explaining.stretches import (
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.float_types import float_kind, is_float_tensor
-from ascend_dump.analysis.numerics.tensor_pair import Difference, type_of
+from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.operator import storage_of
+from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.pairing.stretches import Stretch
+from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.reading import Record
 
 __all__ = ["disregard", "judge_border", "leave", "note_agreement"]
 
 #: Tensors with a larger relative distance are not near: in rounding units, but at least _LEAST_NEAR.
 _UNITS_NEAR, _LEAST_NEAR = 16.0, 1e-4
+#: An update is not rounding if it is larger than this, in rounding units. A tensor was not updated if it is this many
+#: times nearer to the tensor before the update than to the one after it.
+_FEW_UNITS, _TIMES_NEARER = 4.0, 4.0
+_LACKS_UPDATE = "one side updates it in place, and the other side reads it as it was before"
 #: Maximum number of bytes of results inside of a stretch that are compared, each with each of its shape.
 _MOST_INSIDE = 1 << 28
 
@@ -37,6 +44,7 @@ def judge_border(
 ) -> tuple[Border, Optional[InputNoise]]:
     """Judge a tensor that leaves stretches and differs: return it as a border, and its noise if it agrees."""
     stretches = list({id(made.stretch): made.stretch for made in makers}.values())
+    is_update = False
     if difference.has_values:
         entering = [noise for stretch in stretches for noise in stretch.noise_of(b)]
         length = max(stretch.length for stretch in stretches)
@@ -45,6 +53,9 @@ def judge_border(
         inputs = [tuple(source.records) for source in entering]
         types = {name for stretch in stretches for name in stretch.types_cast_from()}
         verdict, reason = state.judge.of_border(a, b, difference, noise, inputs, last, length, sorted(types))
+        is_update = verdict == "noise" and _lacks_update(state, makers, a, b, difference)
+        if is_update:
+            verdict, reason = "different", f"{_LACKS_UPDATE}{extent(difference.measure)}"
         pair = replace(pair, verdict=verdict, reason=reason)
         if verdict != "different":
             suspects = NO_ORIGINS
@@ -59,7 +70,33 @@ def judge_border(
         # Origins that were suspects so far: from here on their differences are proven.
         state.rebuilt += [(number, stretch) for stretch in stretches for number in causes - {stretch.number}]
     state.known.add(difference.contents, causes)
-    return Border(stretches, replace(pair, explained=True), causes, difference.contents), None
+    return Border(stretches, replace(pair, explained=True), causes, difference.contents, is_update), None
+
+
+def _lacks_update(state: RankState, makers: Sequence[MadeInside], a: Record, b: Record, difference: Difference) -> bool:
+    """Return True if one side updates a tensor in place, and the other side reads it as it was before.
+
+    An update may be smaller than the rounding of a sum, such as that of an average of weights. But no rounding leads
+    back to the tensor before it.
+    """
+    kind = float_kind(type_of(a, b))
+    if len(makers) != 1 or kind is None or difference.measure is None or difference.bounds:
+        return False
+    [made] = makers
+    least = difference.measure.rel_l2
+    side = 0 if identity_of(made.record) == identity_of(a) else 1
+    storage, unchanged = storage_of(made.record), b if side == 0 else a
+    if storage is None or not writes(made.operator.op_type) or least <= _FEW_UNITS * kind.unit:
+        return False
+    for operator in made.stretch.stretch.operators[side]:
+        for record in operator.inputs if writes(operator.op_type) and computes(operator) else ():
+            written = storage_of(record)
+            if written is not None and written[0] == storage[0] and record.shape == unchanged.shape:
+                before = state.differences.between(*((record, unchanged) if side == 0 else (unchanged, record)))
+                measure = before.measure
+                if before.verdict == "equal" or (measure is not None and _TIMES_NEARER * measure.rel_l2 < least):
+                    return True
+    return False
 
 
 def _confirm_lost(state: RankState, stretches: Sequence[EnteredStretch]) -> None:

@@ -84,7 +84,8 @@ class Draft:
         self.explained_inside = 0
         #: False if its differences end before any result of the program; None if that is not known.
         self.reaches_results: Optional[bool] = None
-        #: True if statistics prove that another argument changed a result: later ones that agree do not disprove it.
+        #: True if it is proven that another argument, or an update, changed a tensor: later ones that agree do not
+        #: disprove it.
         self.is_proven = False
         self.first_seen = first_seen
         self.joined = joined

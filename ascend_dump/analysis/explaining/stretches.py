@@ -175,12 +175,18 @@ def is_lost_gradient(stretch: Stretch) -> bool:
 
 
 class Border(NamedTuple):
-    """A tensor that leaves stretches. causes: its origins if it differs. contents: the key of its difference."""
+    """A tensor that leaves stretches.
+
+    causes    its origins if it differs
+    contents  the key of its difference
+    is_update one side alone updates it, so that it differs even if its reader returns the same
+    """
 
     stretches: Sequence[EnteredStretch]
     pair: Pair
     causes: frozenset[OriginNumber] = NO_ORIGINS
     contents: Optional[tuple[Any, Any]] = None
+    is_update: bool = False
 
 
 def _cast_of(operator: Operator) -> Optional[tuple[Optional[str], Optional[str]]]:

@@ -22,6 +22,7 @@ from ascend_dump.analysis.explaining.borders import disregard, judge_border, lea
 from ascend_dump.analysis.explaining.differing import Differing
 from ascend_dump.analysis.explaining.effects import Effects
 from ascend_dump.analysis.explaining.inputs import InputJudge
+from ascend_dump.analysis.explaining.left_states import LeftStates
 from ascend_dump.analysis.explaining.operator_pair import OperatorPair
 from ascend_dump.analysis.explaining.origins import Draft, stretch_draft
 from ascend_dump.analysis.explaining.outputs import judge_outputs
@@ -77,6 +78,7 @@ class Divergence:
         #: Hidden drafts at updates that one side runs after its last operator with a partner. `begin_step` shows them
         #: if another step follows.
         self._last_updates: list[Draft] = []
+        self._left_states = LeftStates()
         self.begin_step(())
 
     def begin_step(
@@ -260,6 +262,7 @@ class Divergence:
                 pairs.append(pair)
         for draft in state.missed.drafts():
             state.drafts.add(draft)
+        self._add_left_states()
         self._count_unreadable(pairs)
         self._drop_ending()
         for rebuilt in state.stretches.rebuilt():
@@ -270,6 +273,17 @@ class Divergence:
             | {id(record) for pair in pairs for record in (pair.actual, pair.reference)}
         )
         return pairs
+
+    def _add_left_states(self) -> None:
+        """Add an origin at each operator that updates a state of a module which the other side leaves as it is."""
+        state, wiring = self._state, self._wiring
+        if wiring is None or state.has_parts or self._by_tokens:
+            return
+        stretches = [entered.stretch for entered in state.stretches.all()]
+        for left in self._left_states.of_step(wiring, stretches):
+            writer = Stretch()
+            writer.operators[left.side].append(left.operator)
+            state.drafts.add(stretch_draft(writer, [wiring.named(left.side, left.after)]))
 
     def _drop_ending(self) -> None:
         """Drop origins where the programs are built differently and all differences end before a result."""
@@ -372,8 +386,10 @@ class Divergence:
         ]
         agree = bool(results) and all(verdict in ("equal", "noise") for verdict in results)
         for border in operators.borders:
-            if not agree:
+            if not agree or border.is_update:
                 leave(state, border)
+                for draft in state.drafts.of(border.causes if border.is_update else ()):
+                    draft.is_proven = True
                 for stretch in border.stretches:
                     stretch.readers.add(operators.match.reference.position)
                 continue

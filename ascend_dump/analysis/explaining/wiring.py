@@ -158,7 +158,11 @@ class Wiring:
         return (name_a, name_b) if is_of_both else None
 
     def states_written(self, side: int, operators: Sequence[Operator]) -> list[Record]:
-        """Return the outputs with which operators of one side (0: actual) update tensors that are older than the step.
+        """Return the last values of the `changed_states`."""
+        return [after for _, after in self.changed_states(side, operators)]
+
+    def changed_states(self, side: int, operators: Sequence[Operator]) -> list[tuple[Record, Record]]:
+        """Return first and last values of tensors older than the step that operators of one side (0: actual) update.
 
         Gradients, integers and single numbers are left out, and so are tensors that the other side writes too, and
         operators that fill or copy.
@@ -174,7 +178,7 @@ class Wiring:
                     before.setdefault(source.root.output, source.record)
             after.update((storage[0], output) for output in operator.outputs if (storage := storage_of(output)))
         return [
-            output
+            (before[storage], output)
             for storage, output in after.items()
             if storage in before and self._is_changed(side, before[storage], output)
         ]

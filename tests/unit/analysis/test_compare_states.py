@@ -49,6 +49,46 @@ def test_an_average_that_is_never_updated(tmp_path: Path) -> None:
     assert "updates a tensor from outside in the reference only, for later steps" in origin.evidence
 
 
+@pytest.mark.parametrize("decay", [0.9, 0.999, 0.9999])
+def test_an_average_that_is_never_updated_and_that_is_evaluated(tmp_path: Path, decay: float) -> None:
+    """The update of an average may be smaller than the rounding of a long sum."""
+
+    def evaluate(network: torch.nn.Module, state: torch.Tensor) -> None:
+        if not state.any():
+            state.copy_(network[0].weight)
+        descend(network)
+        state.mul_(decay).add_(network[0].weight, alpha=1 - decay)
+        torch.nn.functional.linear(torch.ones(2, 4), state).sum()
+
+    def evaluate_only(network: torch.nn.Module, state: torch.Tensor) -> None:
+        if not state.any():
+            state.copy_(network[0].weight)
+        descend(network)
+        torch.nn.functional.linear(torch.ones(2, 4), state).sum()
+
+    reference = train(tmp_path / "reference", evaluate)
+    found = ascend_dump.compare(train(tmp_path / "actual", evaluate_only), reference)
+    assert found.verdict == "different"
+    assert found.origins[0].source.startswith(__file__)
+    assert ascend_dump.compare(train(tmp_path / "same", evaluate), reference).verdict == "equal"
+
+
+def test_an_update_in_place_that_changes_no_more_than_rounding_is_none(tmp_path: Path) -> None:
+    def scaled(factor: float) -> Update:
+        def update(network: torch.nn.Module, state: torch.Tensor) -> None:
+            if not state.any():
+                state.copy_(network[0].weight)
+            if factor != 1.0:
+                state.mul_(factor)
+            torch.nn.functional.linear(torch.ones(2, 4), state).sum()
+
+        return update
+
+    reference = train(tmp_path / "reference", scaled(1.0), steps="0")
+    found = ascend_dump.compare(train(tmp_path / "actual", scaled(1 + 2**-23), steps="0"), reference)
+    assert not found.origins
+
+
 def test_a_recording_that_ends_before_the_update_proves_nothing(tmp_path: Path) -> None:
     actual = train(tmp_path / "actual", lambda network, state: descend(network), steps="0")
     assert ascend_dump.compare(actual, train(tmp_path / "reference", average, steps="0")).origins == ()
@@ -111,3 +151,48 @@ def test_updates_that_one_side_alone_records_are_not_compared(tmp_path: Path) ->
     )
     assert found.origins == ()
     assert found.aligned == ("not compared: updates of 4 parameters, which only the reference records",)
+
+
+class OwnBatchNorm(torch.nn.BatchNorm1d):
+    """A batch norm by hand. way: it stores new statistics "in place", in "other memory", or they are "lost"."""
+
+    way = "in place"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean, variance = x.mean(0), x.var(0, unbiased=False)
+        with torch.no_grad():
+            new = self.running_mean.lerp(mean, self.momentum)
+            unbiased = self.running_var.lerp(variance * len(x) / (len(x) - 1), self.momentum)
+            if self.way == "in place":
+                self.running_mean.copy_(new)
+                self.running_var.copy_(unbiased)
+            elif self.way == "other memory":
+                self.running_mean, self.running_var = new, unbiased
+        return (x - mean) * torch.rsqrt(variance + self.eps) * self.weight + self.bias
+
+
+def normalise(path: Path, way: str, data: str) -> Path:
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm1d(4) if way == "library" else OwnBatchNorm(4)
+    norm.way = way
+    network = torch.nn.Sequential(torch.nn.Linear(4, 4), norm, torch.nn.Linear(4, 2))
+    torch.manual_seed(1)
+    with ascend_dump.capture(network, path=path, steps="0-2", data=data):
+        for inputs in torch.randn(3, 8, 4).unbind():
+            network(inputs)
+    return path
+
+
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+def test_a_running_mean_that_a_norm_by_hand_never_stores(tmp_path: Path, data: str) -> None:
+    reference = normalise(tmp_path / "reference", "library", data)
+    [origin] = ascend_dump.compare(normalise(tmp_path / "actual", "lost", data), reference).origins
+    assert (origin.module, origin.step) == ("1", 0)
+    assert "updates a tensor from outside in the reference only, for later steps" in origin.evidence
+
+
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+@pytest.mark.parametrize("way", ["in place", "other memory"])
+def test_a_norm_by_hand_may_store_its_running_mean_anywhere(tmp_path: Path, way: str, data: str) -> None:
+    reference = normalise(tmp_path / "reference", "library", data)
+    assert not ascend_dump.compare(normalise(tmp_path / "actual", way, data), reference).origins

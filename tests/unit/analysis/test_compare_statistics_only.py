@@ -294,3 +294,66 @@ def test_a_proven_difference_does_not_end_where_statistics_are_about_as_far_apar
             functional.cross_entropy(scores, torch.arange(24) % 3).backward()
     comparison = ascend_dump.compare(*sides)
     assert [(origin.module, origin.kind) for origin in comparison.origins] == [("norm", "structure")]
+
+
+class TwoFactors(nn.Module):
+    """A layer between two factors."""
+
+    def __init__(self, before: float, after: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.head, self.factors = nn.Linear(WIDTH, 16, bias=False), nn.Linear(16, 4), (before, after)
+
+    def forward(self, x: Tensor) -> Tensor:
+        before, after = self.factors
+        return self.head(torch.tanh(self.inner(x * before) * after))
+
+
+def dump_factors(path: Path, before: float, after: float) -> Path:
+    network = TwoFactors(before, after)
+    torch.manual_seed(1)
+    with ascend_dump.capture(network, path=path, steps="0", data="stats", quiet=True):
+        network(torch.randn(32, WIDTH))
+    return path
+
+
+def test_a_factor_that_another_operator_applies_is_no_origin(tmp_path: Path) -> None:
+    reference = dump_factors(tmp_path / "reference", 0.5, 0.3)
+    assert not ascend_dump.compare(dump_factors(tmp_path / "moved", 0.25, 0.6), reference).origins
+    found = ascend_dump.compare(dump_factors(tmp_path / "wrong", 0.25, 0.3), reference)
+    assert [origin.op_name for origin in found.origins] == ["mul_0"]
+
+
+class UnfoldedConvolution(nn.Conv2d):
+    """A convolution by a product with the parts of its input."""
+
+    scale = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        product = self.weight.flatten(1) @ functional.unfold(x, 3, padding=1)
+        return product.view(len(x), -1, *x.shape[2:]) * self.scale + self.bias[:, None, None]
+
+
+def dump_before_norm(path: Path, *, by_hand: bool, scale: float = 1.0) -> Path:
+    torch.manual_seed(0)
+    layer = (UnfoldedConvolution if by_hand else nn.Conv2d)(3, 4, 3, padding=1)
+    layer.scale = scale
+    network = nn.Sequential(layer, nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    torch.manual_seed(1)
+    with ascend_dump.capture(network, path=path, steps="0-1", data="stats", quiet=True):
+        for batch in torch.randn(2, 4, 3, 12, 12).unbind():
+            optimizer.zero_grad()
+            network(batch).square().mean().backward()
+            optimizer.step()
+    return path
+
+
+def test_the_gradient_of_a_bias_before_a_norm_is_rounding(tmp_path: Path) -> None:
+    """The gradient is zero in exact arithmetic, so it is compared with the terms of its sum."""
+    reference = dump_before_norm(tmp_path / "reference", by_hand=False)
+    found = ascend_dump.compare(dump_before_norm(tmp_path / "right", by_hand=True), reference)
+    assert not found.origins
+    assert found.verdict != "different"
+    wrong = ascend_dump.compare(dump_before_norm(tmp_path / "wrong", by_hand=True, scale=1.5), reference)
+    assert wrong.origins[0].module == "0"
