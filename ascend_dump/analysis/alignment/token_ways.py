@@ -119,9 +119,12 @@ class TokenSide:
 
     def _has_row_of_each_request(self, index: int, rows: np.ndarray) -> bool:
         """Return True if a flat call has as many rows as requests: one of each, or last ones only."""
-        call, ends = self.calls[index], self.last_of_requests[index]
-        requests, last = ([call.slots[0][slot][0] for slot in slots] for slots in (rows.tolist(), ends))
-        return len(rows) == len(ends) and (requests == last or {*rows.tolist()} <= {*ends})
+        ends = self.last_of_requests[index]
+        if len(rows) != len(ends):
+            return False
+        [slots] = self.calls[index].slots
+        requests, last = ([slots[slot][0] for slot in row_slots] for row_slots in (rows.tolist(), ends))
+        return requests == last or {*rows.tolist()} <= {*ends}
 
     def ways(self, shapes: Mapping[int, _Shape]) -> list[Way]:
         """Return the ways that fit a tensor in all calls, the likeliest first. shapes: by index of the call"""

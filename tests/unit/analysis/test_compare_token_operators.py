@@ -73,10 +73,10 @@ class Network(nn.Module):  # type: ignore[misc]
         return self.head(x)
 
 
-def compared(tmp_path: Path, network: Any) -> ascend_dump.Comparison:
+def compared(tmp_path: Path, network: Any, rows: int = 1) -> ascend_dump.Comparison:
     """Compare the rollout of a network, a prompt and single tokens, with the whole sequence in the right one."""
-    ids = torch.randint(1, VOCABULARY, (1, LENGTH), generator=torch.Generator().manual_seed(3))
-    positions = torch.arange(LENGTH)[None]
+    ids = torch.randint(1, VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(3))
+    positions = torch.arange(LENGTH).expand(rows, -1)
     prompt = slice(0, LENGTH - NEW)
     caches: list[Any] = [{} for _ in network.attentions]
     with torch.no_grad(), ascend_dump.capture(network, path=tmp_path / "rollout", steps="0-9"):
@@ -88,8 +88,9 @@ def compared(tmp_path: Path, network: Any) -> ascend_dump.Comparison:
     return ascend_dump.compare(tmp_path / "rollout", tmp_path / "trainer")
 
 
-def test_two_programs_that_agree(tmp_path: Path) -> None:
-    comparison = compared(tmp_path, Network())
+@pytest.mark.parametrize("rows", [1, 2])
+def test_two_programs_that_agree(tmp_path: Path, rows: int) -> None:
+    comparison = compared(tmp_path, Network(), rows)
     assert comparison.verdict in ("equal", "noise"), comparison.counts
     assert not comparison.origins
 
