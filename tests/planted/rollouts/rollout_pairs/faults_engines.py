@@ -939,6 +939,7 @@ def plain() -> Iterator[Case]:
         "post_norm_lost",
         "gemma2",
         "right",
+        r"\.post_attention_layernorm$ .",
         changes=[_line('x = x + rms_norm(h @ p["wo"], p["attn_post_norm"], eps)', 'x = x + h @ p["wo"]')],
     )
     yield _case(
