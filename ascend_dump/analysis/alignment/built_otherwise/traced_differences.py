@@ -8,7 +8,7 @@ differs, the search goes back over results that the other program does not have,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.attention_parts import attentions_of
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product
@@ -41,6 +41,13 @@ _MISSING = 0.01
 
 #: The elements of each token, [tokens, elements], and True for the tokens that are known.
 _Values = tuple["np.ndarray", "np.ndarray"]
+
+
+class _First(NamedTuple):
+    """The first operator without a counterpart. has_doubt: it reads a product that the other side lacks, maybe wrong"""
+
+    operator: Operator
+    has_doubt: bool
 
 
 class TracedDifferences:
@@ -85,7 +92,9 @@ class TracedDifferences:
         ends: for each side, the sources of the tensor that differs
         """
         before = [self._before(side, sources) for side, sources in enumerate(ends)]
-        return [self._first(side, ends[side], before) for side in (0, 1)]
+        first = [self._first(side, ends[side], before) for side in (0, 1)]
+        has_doubt = any(of_side is not None and of_side.has_doubt for of_side in first)
+        return [None if of_side is None or has_doubt else of_side.operator for of_side in first]
 
     def _before(self, side: int, sources: Sequence[InputSource]) -> list[int]:
         """Return the positions of the operators that compute a tensor from results that agree, and of those results."""
@@ -100,35 +109,36 @@ class TracedDifferences:
                 waiting += flow.sources[position]
         return sorted(visited)
 
-    def _first(self, side: int, sources: Sequence[InputSource], before: Sequence[Sequence[int]]) -> Optional[Operator]:
+    def _first(self, side: int, sources: Sequence[InputSource], before: Sequence[Sequence[int]]) -> Optional[_First]:
         """Return the operator without a counterpart that is reached from a tensor over operators without one."""
         flow = self._flows[side]
         first: Optional[int] = None
         while True:
-            lacking = [
-                p for p in self._makers(side, sources, before[side]) if not self._has_counterpart(side, p, before)
-            ]
+            makers, passed = self._makers(side, sources, before[side])
+            lacking = [position for position in makers if not self._has_counterpart(side, position, before)]
             if not lacking:
-                return None if first is None else flow.operators[first]
+                products = (position for position in passed if is_product(flow.operators[position]))
+                has_doubt = not all(self._has_counterpart(side, position, before) for position in products)
+                return None if first is None else _First(flow.operators[first], has_doubt)
             first = lacking[0]
             sources = flow.sources[first]
 
-    def _makers(self, side: int, sources: Sequence[InputSource], before: Sequence[int]) -> list[int]:
-        """Return the positions of the nearest operators whose results are known, in execution order."""
+    def _makers(self, side: int, sources: Sequence[InputSource], before: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the positions of the nearest operators whose results tell, and of those that the search passes."""
         flow, waiting = self._flows[side], [*sources]
         makers: set[int] = set()
-        visited: set[int] = set()
+        passed: set[int] = set()
         while waiting:
             position = _maker_of(waiting.pop())
-            if position in visited or position not in before:
+            if position in (*makers, *passed) or position not in before:
                 continue
-            visited.add(position)
             is_known = self._tells(side, position) and self._values_of(side, position) is not None
             if position in self._agreeing[side] or is_known:
                 makers.add(position)
             else:
+                passed.add(position)
                 waiting += flow.sources[position]
-        return sorted(makers)
+        return sorted(makers), sorted(passed)
 
     def _has_counterpart(self, side: int, position: int, before: Sequence[Sequence[int]]) -> bool:
         """Return True if the elements of a result are elements of a result of the other side."""
