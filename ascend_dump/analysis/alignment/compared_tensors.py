@@ -35,7 +35,6 @@ from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import ALLOCATING, operator_class, writes
 from ascend_dump.analysis.pairing.matches import Match
-from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
@@ -284,9 +283,12 @@ class ComparedTensors:
 
 
 def _have_equal_inputs(match: Match, compared: Sequence[tuple[Record, Record]]) -> bool:
-    """Return True if all inputs of an operator that computes agree. compared: the inputs with tokens"""
+    """Return True if all inputs of an operator that computes floats agree. compared: the inputs with tokens
+
+    A sort of integers returns numbers of elements, which follow from the tokens that a call has.
+    """
     return (
-        computes(match.reference)
+        computes_floats(match.reference)
         and len(compared) == len(match.inputs) > 0
         and all(a.shape == b.shape and distance(a, b) < _AGREE for a, b in compared)
     )

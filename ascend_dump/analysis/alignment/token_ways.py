@@ -112,11 +112,19 @@ class TokenSide:
             rows = self._rows[index].get(id(record))
             if rows is not None:
                 slots[index] = rows
-        last = [(rows.tolist(), self.last_of_requests[index]) for index, rows in slots.items()]
         has_other_slots = any(len(self.last_of_requests[index]) < self.calls[index].width for index in slots)
-        if has_other_slots and all(len(rows) == len(ends) and {*rows} <= {*ends} for rows, ends in last):
+        if has_other_slots and all(self._has_row_of_each_request(index, rows) for index, rows in slots.items()):
             return {}
         return {index: rows for index, rows in slots.items() if len(rows) == len(np.unique(rows))}
+
+    def _has_row_of_each_request(self, index: int, rows: np.ndarray) -> bool:
+        """Return True if a flat call has as many rows as requests: one of each, or last ones only."""
+        ends = self.last_of_requests[index]
+        if len(rows) != len(ends):
+            return False
+        [slots] = self.calls[index].slots
+        requests, last = ([slots[slot][0] for slot in row_slots] for row_slots in (rows.tolist(), ends))
+        return requests == last or {*rows.tolist()} <= {*ends}
 
     def ways(self, shapes: Mapping[int, _Shape]) -> list[Way]:
         """Return the ways that fit a tensor in all calls, the likeliest first. shapes: by index of the call"""

@@ -22,6 +22,7 @@ from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
     divided,
     in_one_order,
 )
+from ascend_dump.analysis.alignment.built_otherwise.traced_differences import TracedDifferences
 from ascend_dump.analysis.alignment.compared_tensors import UNCHANGING, ComparedTensors
 from ascend_dump.analysis.alignment.displaced_tokens import count_tokens, displaced_tokens
 from ascend_dump.analysis.alignment.fixed_caches import room_of
@@ -37,14 +38,16 @@ from ascend_dump.analysis.alignment.token_groups import (
     replaced,
     rounding_unit,
 )
-from ascend_dump.analysis.alignment.token_parts import CommonTokens, TokenPart
+from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls, TokenPart
 from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.pairing.data_flow import DataFlow, InputSource, Made
 from ascend_dump.analysis.pairing.matches import Match, RecordPair
 from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.common.units import counted
 from ascend_dump.errors import NotSupported
+from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -218,6 +221,7 @@ class TokenAlignment:
             grouped.update((index, op.op_name) for group in of_calls.values() for index, op in group.items())
         self._is_rebuilt = self._compared.is_rebuilt = are_built_otherwise(groups[0][0], groups[1][0])
         self._undivided = [operators for operators, _ in groups]
+        self._undivided_calls = [of_calls for _, of_calls in groups]
         self._origins = [list(range(len(operators))) for operators, _ in groups]
         if self._is_rebuilt:
             wide = [wide_products(groups[side][0], groups[1 - side][0], may_reorder=not side) for side in (0, 1)]
@@ -259,6 +263,28 @@ class TokenAlignment:
     def added_operator(self, side: int, part: TokenPart, number: int) -> Optional[tuple[int, Operator]]:
         """Return (index of the call, operator) that only some calls of a side (0: actual) run for a token, or None."""
         return added_operator(self._sides[side], self._grouped[side], part, number)
+
+    def begins_at(
+        self, end: RecordPair, numbers: Sequence[int], agreeing: Sequence[Set[str]]
+    ) -> list[Optional[Operator]]:
+        """Return for each side the operator in which the difference of a tensor begins, see `TracedDifferences`.
+
+        end       the tensor of each side, with a record of the base call or a part of it
+        numbers   the tokens whose values differ
+        agreeing  for each side: the names of operators with a partner whose results agree
+        """
+        flows = [DataFlow(operators) for operators in self._undivided]
+        positions = [
+            {operator.position for operator in flow.operators if operator.op_name in names}
+            for flow, names in zip(flows, agreeing)
+        ]
+
+        def read(side: int, operator: Operator) -> TensorOfCalls:
+            calls = self._undivided_calls[side][operator.position]
+            return self._compared.tensor(side, calls, "outputs", operator.outputs[0])
+
+        sources = [_sources_of(flow, record) for flow, record in zip(flows, end)]
+        return TracedDifferences(flows, positions, read, self.tokens, numbers, self._unit).begins_at(sources)
 
     def misread(self) -> Optional[tuple[MisreadToken, int]]:
         """Return the first token that is read from a wrong slot of a paged cache, and its side (0: actual), or None."""
@@ -315,3 +341,14 @@ class TokenAlignment:
             f"{self.tokens.count} tokens of {requests}: {compared.joined + compared.whole} tensors compared, "
             f"{sum(omitted.values())} not{reasons and f' ({reasons})'}"
         )
+
+
+def _sources_of(flow: DataFlow, record: Optional[Record]) -> list[InputSource]:
+    """Return the source of a tensor: that of an input of an operator, or the operator that has it as an output."""
+    name = "" if record is None else record.op_name.partition("[")[0]
+    position = next((n for n, operator in enumerate(flow.operators) if operator.op_name == name), None)
+    if position is None or record is None:
+        return []
+    if record.io == "output":
+        return [InputSource(record, Made(position, record.index), None, None)]
+    return [source for source in flow.sources[position] if source.record.index == record.index]

@@ -11,6 +11,7 @@ from ascend_dump.analysis.alignment.align_setting import may_align_tokens
 from ascend_dump.analysis.alignment.ranks_and_steps import ReadMadeOf, Steps, operators_in
 from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
+from ascend_dump.analysis.compare._movers import with_movers
 from ascend_dump.analysis.explaining.origins import LAST
 from ascend_dump.analysis.explaining.outputs import RUN_BETWEEN
 from ascend_dump.analysis.explaining.results import Origin, Pair
@@ -19,6 +20,7 @@ from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
 __all__ = [
+    "differing_tokens",
     "tokens_of_rank",
     "tokens_of_rows",
     "uncompared_tokens",
@@ -81,7 +83,7 @@ def _alignment_of(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf]) -> Token
 
 def with_tokens(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
     """Return origins with the first token that differs as their first evidence."""
-    of_tokens = [_of_part(_with_token(origin, alignment), alignment) for origin in origins]
+    of_tokens = [with_movers(_of_part(_with_token(origin, alignment), alignment), alignment) for origin in origins]
     return _in_execution_order(of_tokens, alignment)
 
 
@@ -220,7 +222,7 @@ def with_added_results(origins: Sequence[Origin], alignment: TokenAlignment) -> 
 
 
 def _with_token(origin: Origin, alignment: TokenAlignment) -> Origin:
-    numbers = _differing_tokens(origin.pair)
+    numbers = differing_tokens(origin.pair)
     part = token_part(origin.pair.actual)
     if not numbers or part is None:
         return origin
@@ -248,7 +250,7 @@ def _added(origin: Origin, text: str, side: int, call: int, operator: Operator) 
     return replace(origin, kind="structure", pair=pair, evidence=(text, reason, read))
 
 
-def _differing_tokens(pair: Pair) -> list[int]:
+def differing_tokens(pair: Pair) -> list[int]:
     """Return the numbers of the tokens whose values differ clearly; none for tensors without tokens."""
     import numpy as np
 

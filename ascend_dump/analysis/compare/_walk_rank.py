@@ -37,6 +37,7 @@ from ascend_dump.analysis.compare._tokens import (
     with_misread_token,
     with_tokens,
 )
+from ascend_dump.analysis.compare._traced_difference import with_traced_difference
 from ascend_dump.analysis.explaining.pairs import EqualStep, are_equal
 from ascend_dump.analysis.explaining.results import Crossing, Pair
 from ascend_dump.analysis.explaining.walk import Divergence
@@ -174,7 +175,10 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     results = token_results(alignment, operators[:2])
     origins = divergence.origins(results_differ=results is not None and results.differ)
-    origins = with_attention(with_tokens(origins, alignment), alignment)
+    of_tokens = with_tokens(origins, alignment)
+    origins = with_attention(of_tokens, alignment)
+    if origins == of_tokens:
+        origins = with_traced_difference(origins, progress.parts[0], alignment)
     origins, of_cache = with_misread_token(origins, alignment)
     origins = with_added_results(origins, alignment)
     if results is not None and results.are_clear:

@@ -14,12 +14,13 @@ from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, Inp
 from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.reading import Record
 
-__all__ = ["NOT_WRITTEN", "Wiring"]
+__all__ = ["CHANGED", "NOT_WRITTEN", "Wiring"]
 
 #: Operators that overwrite a tensor, such as a sum or gradient, to begin it anew.
 _FILLS = ("zero", "fill", "copy")
 _GRADIENT = ".grad"
 NOT_WRITTEN = "no recorded operator wrote it before"
+CHANGED = "changed since by something that is not recorded"
 
 
 class Wiring:
@@ -123,7 +124,7 @@ class Wiring:
         if self.partners[0].get(roots[0].position) == roots[1].position and roots[0].output == roots[1].output:
             if layout_of(a) != layout_of(b):
                 return True, [f"reads another part of {names[0]} than in the reference, or its axes in another order"]
-            return False, [f"made by {names[0]}, and changed since by something that is not recorded"]
+            return False, [f"made by {names[0]}, and {CHANGED}"]
         return True, [f"reads {names[0]} here, {names[1]} in the reference"]
 
     def enclosing(self, match: Match) -> list[tuple[Operator, Operator]]:

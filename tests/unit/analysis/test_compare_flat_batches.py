@@ -29,15 +29,19 @@ class Model(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         return self.head(x if last is None else x[last])
 
 
-def compared(path: Path, eps: float) -> Any:
-    """Compare an engine, which computes the logits of the last token of each request only, with a trainer."""
+def compared(path: Path, eps: float, early: int = 0) -> Any:
+    """Compare an engine, which computes the logits of the last token of each request only, with a trainer.
+
+    early: the engine picks the row of an earlier token in the first call
+    """
     engine, trainer = Model(eps), Model(1e-5)
     calls = [([3, 4], [(0, 3), (0, 4)]), ([1, 1], [(3, 4), (4, 5)]), ([1, 1], [(4, 5), (5, 6)])]
     with torch.no_grad(), ascend_dump.capture(engine, path=path / "engine", steps="0-9"):
         for counts, parts in calls:
             ids = [n for sequence, (begin, end) in zip(SEQUENCES, parts) for n in sequence[begin:end]]
             positions = [n for begin, end in parts for n in range(begin, end)]
-            engine(torch.tensor(ids), torch.tensor(positions), torch.tensor(counts).cumsum(0) - 1)
+            last = torch.tensor(counts).cumsum(0) - 1
+            engine(torch.tensor(ids), torch.tensor(positions), last - early if max(counts) > 1 else last)
     rows = torch.tensor([sequence + [0] * (7 - len(sequence)) for sequence in SEQUENCES])
     with torch.no_grad(), ascend_dump.capture(trainer, path=path / "trainer", steps="0"):
         trainer(rows, torch.arange(7).expand(2, 7))
@@ -58,6 +62,13 @@ def test_tokens_that_are_picked_come_from_the_tensor_and_not_from_the_indices(tm
     assert [(origin.module, origin.kind) for origin in comparison.origins] == [("norm", "argument")] or [
         origin.module for origin in comparison.origins
     ] == ["norm"]
+
+
+def test_rows_of_other_tokens_than_the_last_ones_are_a_difference(tmp_path: Path) -> None:
+    """The trainer has the logits of these tokens too, but the engine chooses the next token by them."""
+    first = compared(tmp_path, 1e-5, early=1).origins[0]
+    assert (first.op_name, first.kind) == ("index_0", "wiring")
+    assert any("its elements are moved by aten::index here" in fact for fact in first.evidence)
 
 
 def test_a_draft_that_is_right_again_behind_a_wrong_token(tmp_path: Path) -> None:

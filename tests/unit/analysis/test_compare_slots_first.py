@@ -51,6 +51,9 @@ class Engine(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         self.head = trainer.head
 
     def forward(self, ids: Any, offset: int) -> Any:
+        is_row = torch.ones(ids.shape)
+        for _ in range(20):
+            is_row = is_row * is_row  # tensors without elements have the rows first
         x = self.embed(ids).transpose(0, 1).contiguous()
         places = self.places(torch.arange(ids.shape[1], dtype=torch.float32) + offset)[:, None]
         query, key = self.fused(self.norm(x)).split(SIZE, -1)

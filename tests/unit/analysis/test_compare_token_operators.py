@@ -39,16 +39,16 @@ class Experts(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.router, self.weights = nn.Linear(SIZE, EXPERTS, bias=False), nn.Parameter(torch.randn(EXPERTS, SIZE, SIZE))
-        self.count = 2
+        self.count, self.factor = 2, 1.0
 
     def forward(self, x: Any) -> Any:
         tokens = x.reshape(-1, SIZE)
         scores = self.router(tokens).sigmoid()
         ids = scores.topk(self.count, -1).indices
         scores = scores.gather(-1, ids)
-        order = ids.reshape(-1).argsort(stable=True)
+        order = ids.reshape(-1).sort(stable=True).indices
         counts = torch.bincount(ids.reshape(-1), minlength=EXPERTS).tolist()
-        parts = zip(tokens[order // self.count].split(counts), self.weights)
+        parts = zip((tokens[order // self.count] * self.factor).split(counts), self.weights)
         rows = torch.cat([part @ weight for part, weight in parts]) * scores.reshape(-1)[order, None]
         return rows[order.argsort()].view(-1, self.count, SIZE).sum(1).view(x.shape)
 
@@ -73,10 +73,10 @@ class Network(nn.Module):  # type: ignore[misc]
         return self.head(x)
 
 
-def compared(tmp_path: Path, network: Any) -> ascend_dump.Comparison:
+def compared(tmp_path: Path, network: Any, rows: int = 1) -> ascend_dump.Comparison:
     """Compare the rollout of a network, a prompt and single tokens, with the whole sequence in the right one."""
-    ids = torch.randint(1, VOCABULARY, (1, LENGTH), generator=torch.Generator().manual_seed(3))
-    positions = torch.arange(LENGTH)[None]
+    ids = torch.randint(1, VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(3))
+    positions = torch.arange(LENGTH).expand(rows, -1)
     prompt = slice(0, LENGTH - NEW)
     caches: list[Any] = [{} for _ in network.attentions]
     with torch.no_grad(), ascend_dump.capture(network, path=tmp_path / "rollout", steps="0-9"):
@@ -88,8 +88,9 @@ def compared(tmp_path: Path, network: Any) -> ascend_dump.Comparison:
     return ascend_dump.compare(tmp_path / "rollout", tmp_path / "trainer")
 
 
-def test_two_programs_that_agree(tmp_path: Path) -> None:
-    comparison = compared(tmp_path, Network())
+@pytest.mark.parametrize("rows", [1, 2])
+def test_two_programs_that_agree(tmp_path: Path, rows: int) -> None:
+    comparison = compared(tmp_path, Network(), rows)
     assert comparison.verdict in ("equal", "noise"), comparison.counts
     assert not comparison.origins
 
@@ -106,3 +107,11 @@ def test_another_number_of_experts_is_the_first_origin(tmp_path: Path) -> None:
     first = compared(tmp_path, Network(counts=(1, 2))).origins[0]
     assert (first.op_name, first.kind) == ("experts.0/topk_0", "structure")
     assert "k: 1 here, 2 in the reference" in first.evidence
+
+
+def test_the_order_of_experts_is_no_origin(tmp_path: Path) -> None:
+    """The rows of a call are numbered anew, so that a sort of equal experts returns other numbers."""
+    network = Network()
+    network.experts[0].factor = 1.5
+    first, *_ = compared(tmp_path, network).origins
+    assert (first.op_name, first.kind) == ("experts.0/mul_0", "structure")

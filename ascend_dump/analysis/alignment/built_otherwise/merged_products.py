@@ -46,32 +46,32 @@ def _adds_its_bias(operator: Operator) -> bool:
 
 def _merged(operators: Sequence[Operator]) -> Iterator[Operator]:
     """Yield the operators; a product and its bias are one operator."""
-    biased = {found.addition: found for found in _biased_products(operators)}
-    products = {found.product for found in biased.values()}
+    biased = {merged.addition: merged for merged in _biased_products(operators)}
+    products = {merged.product for merged in biased.values()}
     storages = {storage[0] for index in products if (storage := storage_of(operators[index].outputs[0])) is not None}
     for index, operator in enumerate(operators):
-        found = biased.get(index)
-        if found is not None:
-            yield _one_operator(operators[found.product], operator, found.bias)
+        merged = biased.get(index)
+        if merged is not None:
+            yield _one_operator(operators[merged.product], operator, merged.bias)
         elif index not in products and not _reads_only(operator, storages):
             yield operator
 
 
 def _biased_products(operators: Sequence[Operator]) -> Iterator[_BiasedProduct]:
     """Yield the products whose result is read by nothing but the next addition of a vector in the same module."""
-    made: dict[int, int] = {}
+    product_indices: dict[int, int] = {}  # by storage of the result
     for index, operator in enumerate(operators):
         name = operator_class(operator.op_type)
         if name == "mm" and len(operator.inputs) == 2 and operator.outputs:
             storage = storage_of(operator.outputs[0])
             if storage is not None:
-                made[storage[0]] = index
+                product_indices[storage[0]] = index
             continue
         if name != "add" or len(operator.inputs) != 2 or not operator.outputs:
             continue
         for summand, bias in (operator.inputs, operator.inputs[::-1]):
             storage = storage_of(summand)
-            product = None if storage is None else made.pop(storage[0], None)
+            product = None if storage is None else product_indices.pop(storage[0], None)
             if product is None or operators[product].module != operator.module:
                 continue
             width = (operators[product].outputs[0].shape or (0,))[-1]

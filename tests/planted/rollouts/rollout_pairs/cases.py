@@ -48,8 +48,10 @@ class Case:
         text = line_of(source or "")
         if text.rstrip().endswith(MARK):
             return True
-        operator = re.sub(r"_\d+$", "", op_name.rpartition("/")[2])
-        return any(place.fits(module or "", operator, text) for place in self.places)
+        own, _, name = op_name.rpartition("/")
+        operator = re.sub(r"_\d+$", "", name)
+        # The module of a call that only one side makes is its caller; the name has the module that is called.
+        return any(place.fits(path, operator, text) for place in self.places for path in (module or "", own))
 
 
 def line_of(source: str) -> str:

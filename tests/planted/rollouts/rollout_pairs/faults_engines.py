@@ -100,6 +100,7 @@ def vllm() -> Iterator[Case]:
         "right",
         r"model\.norm .",
         "^model$ .",
+        r"layers\.1$ ^add",
         changes=[_line("x, _ = self.norm(x, residual)", "x = self.norm(x)")],
     )
     yield _case(
@@ -796,7 +797,7 @@ def sglang() -> Iterator[Case]:
         "final_norm_lost",
         "llama",
         "right",
-        "^norm .",
+        r"^(model\.)?norm .",
         "lm_head .",
         changes=[_line("return self.lm_head(self.norm(x)).float()", "return self.lm_head(x).float()")],
     )
@@ -938,6 +939,7 @@ def plain() -> Iterator[Case]:
         "post_norm_lost",
         "gemma2",
         "right",
+        r"\.post_attention_layernorm$ .",
         changes=[_line('x = x + rms_norm(h @ p["wo"], p["attn_post_norm"], eps)', 'x = x + h @ p["wo"]')],
     )
     yield _case(
@@ -959,6 +961,7 @@ def plain() -> Iterator[Case]:
         "gemma2",
         "packed",
         r"~wide \* scale \* weight",
+        r"\.pre_feedforward_layernorm$ ^(add|mul)",
         changes=[
             _line(
                 '"mlp_norm": 1.0 + take("pre_feedforward_layernorm").float(),',

@@ -87,6 +87,11 @@ def stale(path: str) -> Callable[[Any], object]:
     return edit
 
 
+def _weights_of(design: str) -> Callable[[Any], object]:
+    """Return an edit that loads the weights of a design: a model with fewer parameters is filled with other numbers."""
+    return lambda model: model.load_state_dict(build(design).state_dict(), strict=False)
+
+
 def assign(path: str, value: Any) -> Callable[[Any], object]:
     """Return an edit that sets an attribute of a module."""
 
@@ -491,6 +496,7 @@ def attention() -> Iterator[Case]:
         "(q|k)_norm .",
         "(q|k)_proj .",
         r"self_attn$ ^(view|transpose|mul)",
+        edit=_weights_of("cohere"),
         use_qk_norm=False,
     )
     yield _case(
@@ -855,7 +861,7 @@ def weights() -> Iterator[Case]:
         accepted = f"^{module}$ .".replace(".", r"\.", module.count("."))
         yield _case(f"stale_{module.rpartition('.')[2]}", design, scenario, accepted, edit=stale(path))
     yield _case("transposed", "llama", "left", r"layers\.0\.self_attn\.o_proj .", edit=_transpose)
-    yield _case("bias_lost", "stablelm", "right", "(q|k|v)_proj .", use_qkv_bias=False)
+    yield _case("bias_lost", "stablelm", "right", "(q|k|v)_proj .", edit=_weights_of("stablelm"), use_qkv_bias=False)
     yield _case(
         "bias_lost",
         "llama_linear",

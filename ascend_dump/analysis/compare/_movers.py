@@ -1,0 +1,78 @@
+"""Name the operators that move elements on one side only, between a tensor that agrees and a reader that differs.
+
+Operators that only move elements are not compared by tokens, because two programs may move them differently and mean
+the same. If the tensor before them agrees, and the tensor behind them differs, they are the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Optional
+
+from ascend_dump.analysis.alignment.token_parts import token_part
+from ascend_dump.analysis.alignment.tokens import TokenAlignment
+from ascend_dump.analysis.explaining.results import Origin
+from ascend_dump.analysis.explaining.wiring import CHANGED
+from ascend_dump.analysis.operators.names import moves_elements
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
+from ascend_dump.reading import Record
+
+__all__ = ["with_movers"]
+
+#: Operators that return all elements in the same order.
+_KEEPING = frozenset({"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "clone", "contiguous"})
+
+
+def with_movers(origin: Origin, alignment: TokenAlignment) -> Origin:
+    """Return the origin of an input at the first operator that moves its elements on one side only, if there is one."""
+    if origin.pair.record.io != "input" or not any(fact.endswith(CHANGED) for fact in origin.evidence):
+        return origin
+    records = origin.pair.actual, origin.pair.reference
+    movers = [_movers_of(side, record, alignment) for side, record in enumerate(records)]
+    first = [_first_unlike(movers[side], movers[1 - side]) for side in (0, 1)]
+    if first == [None, None]:
+        return origin
+    here, there = (_listed(side) for side in movers)
+    text = f"its elements are moved by {here} here, by {there} in the reference"
+    a, b = (None if operator is None else operator.outputs[0] for operator in first)
+    evidence = tuple(fact.replace(CHANGED, text) for fact in origin.evidence)
+    return replace(
+        origin, kind="wiring", pair=replace(origin.pair, actual=a, reference=b, reason=text), evidence=evidence
+    )
+
+
+def _first_unlike(movers: Sequence[Operator], others: Sequence[Operator]) -> Optional[Operator]:
+    """Return the first operator that changes the order of elements, of a type that the other side lacks, or None."""
+    types = _KEEPING.union(operator_class(operator.op_type) for operator in others)
+    return next((operator for operator in movers if operator_class(operator.op_type) not in types), None)
+
+
+def _listed(operators: Sequence[Operator]) -> str:
+    return ", ".join(dict.fromkeys(operator.op_type for operator in operators)) or "no operator"
+
+
+def _movers_of(side: int, record: Optional[Record], alignment: TokenAlignment) -> list[Operator]:
+    """Return the operators that only move elements between the tensor that an input comes from and this input."""
+    part = token_part(record)
+    if part is None:
+        return []
+    operators = alignment.base_operators(side)
+    read = {id(of_call) for of_call in part.records.values()}
+    flow = DataFlow(operators)
+    position = next((n for n, operator in enumerate(operators) if any(id(r) in read for r in operator.inputs)), OUTSIDE)
+    sources = [source for source in flow.sources[position] if id(source.record) in read] if position != OUTSIDE else []
+    movers: list[Operator] = []
+    while sources and (maker := sources[0].maker) is not None and maker.position != OUTSIDE:
+        operator = operators[maker.position]
+        if not moves_elements(operator.op_type) or not operator.outputs:
+            break
+        # The elements are those of the last input of their type: indices are no source.
+        made_type = operator.outputs[0].dtype
+        sources = [source for source in flow.sources[maker.position][::-1] if source.record.dtype == made_type]
+        # What is appended to a cache keeps its order.
+        if len({source.root for source in sources}) == 1:
+            movers.append(operator)
+    return movers[::-1]

@@ -1,0 +1,127 @@
+"""A difference inside of an attention, or between experts, that two programs compute by other operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+
+import ascend_dump
+
+torch: Any = pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+nn = torch.nn
+functional = nn.functional
+HEADS, SIZE, VOCABULARY, LENGTH, NEW = 2, 16, 40, 9, 3
+HALF = SIZE // HEADS // 2
+
+
+class Trainer(nn.Module):  # type: ignore[misc]  # torch is imported as Any
+    """A layer with separate projections, that rotates whole heads and scores all tokens at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(VOCABULARY, SIZE), nn.Linear(SIZE, VOCABULARY, bias=False)
+        self.q, self.k, self.v, self.o = (nn.Linear(SIZE, SIZE, bias=False) for _ in range(4))
+        self.k_norm = nn.Parameter(torch.rand(SIZE // HEADS) + 0.5)
+        self.up, self.down = nn.Linear(SIZE, 2 * SIZE, bias=False), nn.Linear(2 * SIZE, SIZE, bias=False)
+
+    def forward(self, ids: Any, positions: Any) -> Any:
+        x = self.embed(ids)
+        angles = positions[..., None] / 10.0 ** torch.arange(HALF)
+        angles = torch.cat((angles, angles), -1)[:, None]
+        cos, sin = angles.cos(), angles.sin()
+        q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        k = k * k.pow(2).mean(-1, keepdim=True).add(1e-5).rsqrt() * self.k_norm
+        q, k = (t * cos + torch.cat((-t[..., HALF:], t[..., :HALF]), -1) * sin for t in (q, k))
+        scores = q @ k.transpose(2, 3) * HALF**-0.5
+        weights = scores.masked_fill(~torch.ones(LENGTH, LENGTH).tril().bool(), -1e30).softmax(-1)
+        x = x + self.o((weights @ v).transpose(1, 2).flatten(2))
+        return self.head(x + self.down(functional.gelu(self.up(x))))
+
+
+class Engine(nn.Module):  # type: ignore[misc]
+    """The same layer as one function with fused weights, that rotates halves and keeps keys and values."""
+
+    def __init__(self, trainer: Trainer, fault: str = "") -> None:
+        super().__init__()
+        self.trainer, self.fault = [trainer], fault
+        self.w_qkv = torch.cat([part.weight for part in (trainer.q, trainer.k, trainer.v)]).detach()
+        self.cache: Optional[list[Any]] = None
+
+    def forward(self, ids: Any, positions: Any) -> Any:
+        [trainer] = self.trainer
+        x = functional.embedding(ids, trainer.embed.weight)
+        angles = (positions[..., None] / 10.0 ** torch.arange(HALF))[:, :, None]
+        q, k, v = (x @ self.w_qkv.T).unflatten(-1, (3, HEADS, -1)).unbind(2)
+        if self.fault == "exchanged":
+            k, v = v, k
+        if self.fault != "no norm":
+            k = functional.rms_norm(k, k.shape[-1:], trainer.k_norm, 1e-5)
+        q, k = (self.rotated(part, angles.cos(), angles.sin()) for part in (q, k))
+        if self.cache is not None:
+            k, v = (torch.cat(parts, 1) for parts in zip(self.cache, (k, v)))
+        self.cache = [k, v]
+        scores = torch.einsum("bqhd,bkhd->bhqk", q * HALF**-0.5, k)
+        hidden = torch.arange(k.shape[1]) > positions[..., None]
+        weights = torch.where(hidden[:, None], -torch.inf, scores).softmax(-1)
+        x = x + torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2) @ trainer.o.weight.T
+        return (x + functional.gelu(x @ trainer.up.weight.T) @ trainer.down.weight.T) @ trainer.head.weight.T
+
+    def rotated(self, x: Any, cos: Any, sin: Any) -> Any:
+        first, second = x[..., :HALF], x[..., HALF:]
+        if self.fault == "sign":
+            return torch.cat((first * cos + second * sin, second * cos - first * sin), -1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def compared(tmp_path: Path, fault: str = "") -> ascend_dump.Comparison:
+    """Compare the engine, a prompt and single tokens, with the trainer, which has the whole sequence."""
+    ids = torch.randint(1, VOCABULARY, (1, LENGTH), generator=torch.Generator().manual_seed(3))
+    positions = torch.arange(LENGTH)[None]
+    trainer = Trainer()
+    engine = Engine(trainer, fault)
+    with torch.no_grad(), ascend_dump.capture(engine, path=tmp_path / "rollout", steps="0-9"):
+        for part in (slice(0, LENGTH - NEW), *(slice(n, n + 1) for n in range(LENGTH - NEW, LENGTH))):
+            engine(ids[:, part], positions[:, part])
+    with torch.no_grad(), ascend_dump.capture(trainer, path=tmp_path / "trainer", steps="0"):
+        trainer(ids, positions)
+    return ascend_dump.compare(tmp_path / "rollout", tmp_path / "trainer")
+
+
+def line_of(text: str) -> int:
+    """Return the number of the only line of this file that ends with a text."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    [number] = [number for number, line in enumerate(lines, 1) if line.endswith(text)]
+    return number
+
+
+def test_programs_that_agree(tmp_path: Path) -> None:
+    comparison = compared(tmp_path)
+    assert comparison.verdict in ("equal", "noise"), comparison.counts
+    assert not comparison.origins
+
+
+def test_the_first_result_that_the_other_program_lacks_is_named(tmp_path: Path) -> None:
+    """Rotations of halves and of whole heads have results in common, but not those with another sign."""
+    first = compared(tmp_path, "sign").origins[0]
+    line = line_of("return torch.cat((first * cos + second * sin, second * cos - first * sin), -1)")
+    assert (first.kind, str(first.source).rpartition("/")[2]) == ("structure", f"{Path(__file__).name}:{line}")
+    assert first.op_name.startswith("mul"), "not cat, which joins the results"
+    assert "computes a result that the reference lacks" in first.evidence[0]
+
+
+def test_an_operator_of_the_reference_is_named_too(tmp_path: Path) -> None:
+    first = compared(tmp_path, "no norm").origins[0]
+    assert first.pair.actual is not None
+    assert first.pair.reference is not None
+    assert (first.pair.actual.op_type, first.pair.reference.op_type) == ("aten::mul", "aten::pow")
+
+
+def test_operators_that_move_elements_on_one_side_are_named_if_the_tensor_before_them_agrees(tmp_path: Path) -> None:
+    """Keys and values are exchanged where the result of the fused product is divided."""
+    first = compared(tmp_path, "exchanged").origins[0]
+    assert (first.op_name, first.kind) == ("unbind_0", "wiring")
+    assert "its elements are moved by" in " ".join(first.evidence)
