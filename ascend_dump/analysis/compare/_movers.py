@@ -14,23 +14,29 @@ from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.explaining.results import Origin
 from ascend_dump.analysis.explaining.wiring import CHANGED
+from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 __all__ = ["with_movers"]
 
+#: Elements that are this near, relative to the largest one, are the same but for rounding.
+_NEAR = 1e-4
 #: Operators that return all elements in the same order.
 _KEEPING = frozenset({"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "clone", "contiguous"})
 
 
 def with_movers(origin: Origin, alignment: TokenAlignment) -> Origin:
     """Return the origin of an input at the first operator that moves its elements on one side only, if there is one."""
+    records = origin.pair.actual, origin.pair.reference
     if origin.pair.record.io != "input" or not any(fact.endswith(CHANGED) for fact in origin.evidence):
         return origin
-    records = origin.pair.actual, origin.pair.reference
+    if not _have_one_set(*records):
+        return origin
     movers = [_movers_of(side, record, alignment) for side, record in enumerate(records)]
     first = [_first_unlike(movers[side], movers[1 - side]) for side in (0, 1)]
     if first == [None, None]:
@@ -42,6 +48,19 @@ def with_movers(origin: Origin, alignment: TokenAlignment) -> Origin:
     return replace(
         origin, kind="wiring", pair=replace(origin.pair, actual=a, reference=b, reason=text), evidence=evidence
     )
+
+
+def _have_one_set(a: Optional[Record], b: Optional[Record]) -> bool:
+    """Return True if two tensors have the same elements, in any order: else they are not only moved."""
+    import numpy as np
+
+    if a is None or b is None:
+        return False
+    try:
+        x, y = (np.sort(record.numpy().astype(np.float64), axis=None) for record in (a, b))
+    except (AscendDumpError, TypeError, ValueError):  # only statistics are recorded
+        return are_rearranged(a, b)
+    return x.shape == y.shape and bool(np.allclose(x, y, rtol=_NEAR, atol=_NEAR * float(np.abs(y).max(initial=0.0))))
 
 
 def _first_unlike(movers: Sequence[Operator], others: Sequence[Operator]) -> Optional[Operator]:

@@ -211,6 +211,8 @@ class Origin(_OfOperator):
         owner = (record.parameter or "").rpartition(".")[0] if self.kind == "parameter" else ""
         # A parameter of another program than the module's, such as the state of an optimizer, has another path.
         is_inside = bool(record.module) and owner.startswith(f"{record.module}.")
+        if not record.module and self.pair.reference is not None:
+            return self.pair.reference.module  # actual has functions where the reference has a module
         return owner if is_inside else record.module
 
     def to_dict(self) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows
 
 __all__ = ["UncertainEnds"]
 
-#: A difference is large if its relative distance is more than this. The rounding of a coarse type may explain a large
-#: distance too. Then a difference remains in a result that is not this many times nearer, and, if it is further off
-#: than this many units, rounding alone is unlikely.
-_LARGE, _TIMES_NEARER, _UNITS = 0.05, 4.0, 8.0
+#: A difference is large if its relative distance is more than this. The rounding of a coarse type, with at least this
+#: unit, may explain a large distance too. Then a difference remains in a result that is not this many times nearer,
+#: and, if it is further off than this many units, rounding alone is unlikely.
+_LARGE, _COARSE, _TIMES_NEARER, _UNITS = 0.05, 2.0**-12, 4.0, 8.0
 _SUMMING = frozenset({"sum", "mean", "ReduceSum", "ReduceMean", "BiasAddGrad"})
 
 
@@ -127,6 +127,6 @@ def _remaining_distance(differing: Differing, unit: float) -> float:
     if output is None or output.verdict != "noise" or output.measure is None or not output.has_one_shape:
         return 0.0
     distance = output.measure.rel_l2
-    if before <= unit or distance <= before / _TIMES_NEARER:
+    if unit < _COARSE or before <= unit or distance <= before / _TIMES_NEARER:
         return 0.0
     return distance / (_UNITS * unit) if before > _LARGE else min(1.0, distance / (_UNITS * unit))
