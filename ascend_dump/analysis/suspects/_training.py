@@ -60,12 +60,19 @@ class _ParameterFinder(Finder):
                     self._note(run, record, storage)
             elif storage not in read:
                 self._made.add(storage)
-            elif self._backward and storage in self._parameters and operator_class(first.op_type) not in VIEWS:
+            elif self._updates(first) and storage in self._parameters:
                 self._parameters[storage] = self._parameters[storage]._replace(after=record.attrs.get("hash", ""))
         self._look(run)
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._close()
+
+    def _updates(self, first: Record) -> bool:
+        """Return True for an operator of an optimizer.
+
+        A module may receive buffers from another rank when its next call begins, before the step ends.
+        """
+        return self._backward and first.phase != "forward" and operator_class(first.op_type) not in VIEWS
 
     def _note(self, run: OperatorRun, record: Record, storage: int) -> None:
         if storage in self._made or storage in self._parameters or not record.attrs.get("hash"):
@@ -111,6 +118,15 @@ def _step_of(step: int, *, stuck: bool = False, gradient: float = 1.0, written: 
                 for io, content in (("input", before), ("output", after))
             ]
     return (*forward, *backward, *update)
+
+
+def _received_in(step: int) -> tuple[Row, ...]:
+    """Return a training step after which a module writes its first parameter with the same values."""
+    received = [
+        Row("copy_", "wrapper/copy_", io, values(1), step, module="wrapper", storage=0, hash="0")
+        for io in ("input", "output")
+    ]
+    return (*_step_of(step, stuck=True, written=False), *received)
 
 
 #: Operators that add a bias to each row of their result, with the index of this input.
@@ -178,7 +194,7 @@ UNMOVED = SuspectRule(
     "steps in a row",
     _UnmovedFinder,
     trips=(*_step_of(0, stuck=True), *_step_of(1, stuck=True)),
-    passes=(*_step_of(0, stuck=True), *_step_of(1)),
+    passes=(*_step_of(0, stuck=True), *_step_of(1), *_received_in(2), *_received_in(3)),
 )
 
 
