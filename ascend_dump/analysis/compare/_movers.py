@@ -30,16 +30,24 @@ _NEAR = 1e-4
 _KEEPING = frozenset({"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "clone", "contiguous"})
 
 
+#: Operators that return a part of the elements.
+_PICKING = frozenset(
+    {
+        *("index", "index_select", "gather", "take_along_dim", "masked_select", "select", "slice", "narrow"),
+        *("split", "split_with_sizes", "chunk", "tensor_split", "unbind"),
+    }
+)
+
+
 def with_movers(origin: Origin, alignment: TokenAlignment) -> Origin:
     """Return the origin of an input at the first operator that moves its elements on one side only, if there is one."""
     records = origin.pair.actual, origin.pair.reference
     if origin.pair.record.io != "input" or not any(fact.endswith(CHANGED) for fact in origin.evidence):
         return origin
-    if not _have_one_set(*records):
-        return origin
     movers = [_movers_of(side, record, alignment) for side, record in enumerate(records)]
     first = [_first_unlike(movers[side], movers[1 - side]) for side in (0, 1)]
-    if first == [None, None]:
+    picks = any(operator_class(operator.op_type) in _PICKING for operator in (*movers[0], *movers[1]))
+    if first == [None, None] or not (picks or _have_one_set(*records)):
         return origin
     here, there = (_listed(side) for side in movers)
     text = f"its elements are moved by {here} here, by {there} in the reference"
