@@ -28,8 +28,6 @@ __all__ = ["with_movers"]
 _NEAR = 1e-4
 #: Operators that return all elements in the same order.
 _KEEPING = frozenset({"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "clone", "contiguous"})
-
-
 #: Operators that return a part of the elements.
 _PICKING = frozenset(
     {

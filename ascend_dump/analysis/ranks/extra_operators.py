@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
-from ascend_dump.analysis.ranks.launches import RankRun, launches
+from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.reading import Record
 
 __all__ = ["ExtraOperators"]
@@ -191,12 +191,9 @@ class ExtraOperators:
 
     def lines(self) -> Iterator[LineOfRanks]:
         """Yield each line that only some ranks run."""
-        launch = launches(self._programs)
-        by_launch: dict[Hashable, dict[int, _RankProgram]] = {}
-        for (rank, run), program in self._programs.items():
+        for program in self._programs.values():
             program.end_step()
-            by_launch.setdefault(launch[rank, run], {})[rank] = program
-        for programs in by_launch.values():
+        for programs in ranks_of_launches(self._programs):
             if len(programs) > 1:
                 yield from self._of_launch(programs)
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Optional
+from typing import Optional, TypeVar
 
-__all__ = ["RankRun", "launches"]
+__all__ = ["RankRun", "launches", "ranks_of_launches"]
+
+_OfRun = TypeVar("_OfRun")
 
 #: A rank, and its `Record.run`.
 RankRun = tuple[int, Optional[str]]
@@ -47,3 +49,12 @@ def launches(runs: Iterable[RankRun]) -> Mapping[RankRun, Hashable]:
         ranks.add(rank)
         launch[rank, run] = number
     return launch
+
+
+def ranks_of_launches(runs: Mapping[RankRun, _OfRun]) -> list[dict[int, _OfRun]]:
+    """Return for each launch: by rank, the value of its run."""
+    launch = launches(runs)
+    by_launch: dict[Hashable, dict[int, _OfRun]] = {}
+    for (rank, run), of_run in runs.items():
+        by_launch.setdefault(launch[rank, run], {})[rank] = of_run
+    return [*by_launch.values()]

@@ -9,12 +9,12 @@ no update of a parameter that its forward pass does not read, or that a call of 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Optional
 
 from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
-from ascend_dump.analysis.ranks.launches import RankRun, launches
+from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.common.units import counted
 from ascend_dump.reading import Record
 
@@ -92,11 +92,7 @@ class LeftOutTensors:
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first line at which each rank leaves out an update."""
-        launch = launches(self._ranks)
-        by_launch: dict[Hashable, dict[int, _RankUpdates]] = {}
-        for (rank, run), updates in self._ranks.items():
-            by_launch.setdefault(launch[rank, run], {})[rank] = updates
-        for ranks in by_launch.values():
+        for ranks in ranks_of_launches(self._ranks):
             reported: set[int] = set()
             for line in next(iter(ranks.values())).steps if len(ranks) > 1 else ():
                 if all(line in updates.steps for updates in ranks.values()):

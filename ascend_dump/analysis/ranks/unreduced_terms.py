@@ -21,7 +21,7 @@ from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.properties import COPIES, VIEWS, operator_class
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
-from ascend_dump.analysis.ranks.launches import RankRun, launches
+from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.analysis.ranks.synchronised_gradients import FILLS, is_constant
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -252,11 +252,7 @@ class UnreducedTerms:
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first addition of each group of ranks that adds a term which is not added up."""
-        launch = launches(self._steps)
-        by_launch: dict[Hashable, dict[int, _RankStep]] = {}
-        for (rank, run), step in self._steps.items():
-            by_launch.setdefault(launch[rank, run], {})[rank] = step
-        for steps in by_launch.values():
+        for steps in ranks_of_launches(self._steps):
             groups = {ranks: members for step in steps.values() for ranks, members in step.groups.items()}
             for members in groups.values():
                 of_group = {rank: steps[rank] for rank in members if rank in steps}

@@ -55,7 +55,10 @@ class Engine(nn.Module):  # type: ignore[misc]
         [trainer] = self.trainer
         x = functional.embedding(ids, trainer.embed.weight)
         angles = (positions[..., None] / 10.0 ** torch.arange(HALF))[:, :, None]
-        q, k, v = (x @ self.w_qkv.T).unflatten(-1, (3, HEADS, -1)).unbind(2)
+        fused = (x @ self.w_qkv.T).unflatten(-1, (3, HEADS, -1))
+        if self.fault == "exchanged":
+            fused = fused.clone()  # a copy keeps the order of elements
+        q, k, v = fused.unbind(2)
         if self.fault == "exchanged":
             k, v = v, k
         if self.fault != "no norm":

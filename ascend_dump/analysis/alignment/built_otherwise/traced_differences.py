@@ -38,7 +38,6 @@ _BATCHED = frozenset({"bmm", "baddbmm", "matmul"})
 #: Maximum share of elements that may be missing in a result of the other side.
 _MISSING = 0.01
 
-
 #: The elements of each token, [tokens, elements], and True for the tokens that are known.
 _Values = tuple["np.ndarray", "np.ndarray"]
 
@@ -124,7 +123,7 @@ class TracedDifferences:
             sources = flow.sources[first]
 
     def _makers(self, side: int, sources: Sequence[InputSource], before: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the positions of the nearest operators whose results tell, and of those that the search passes."""
+        """Return the positions of the nearest operators with comparable results, and of those passed on the way."""
         flow, waiting = self._flows[side], [*sources]
         makers: set[int] = set()
         passed: set[int] = set()
@@ -132,8 +131,8 @@ class TracedDifferences:
             position = _maker_of(waiting.pop())
             if position in (*makers, *passed) or position not in before:
                 continue
-            is_known = self._tells(side, position) and self._values_of(side, position) is not None
-            if position in self._agreeing[side] or is_known:
+            is_comparable = self._is_shared(side, position) and self._values_of(side, position) is not None
+            if position in self._agreeing[side] or is_comparable:
                 makers.add(position)
             else:
                 passed.add(position)
@@ -152,7 +151,7 @@ class TracedDifferences:
         parts = [other for other in others if other[0].shape[1] < values[0].shape[1]]
         return any(self._are_in(values, [other]) for other in others) or self._are_in(values, parts)
 
-    def _tells(self, side: int, position: int) -> bool:
+    def _is_shared(self, side: int, position: int) -> bool:
         """Return True for an operator whose result the other side has too, if both programs are right.
 
         A weight may be multiplied with another one, and scores of keys depend on the cache.
@@ -168,8 +167,8 @@ class TracedDifferences:
 
         if not others:
             return False
-        known = np.flatnonzero(values[1] & np.any([other[1] for other in others], axis=0))
-        for token in known:
+        tokens = np.flatnonzero(values[1] & np.any([other[1] for other in others], axis=0))
+        for token in tokens:
             x = np.unique(values[0][token])
             y = np.unique(np.concatenate([other[0][token] for other in others if other[1][token]]))
             if len(x) > len(y):
@@ -178,7 +177,7 @@ class TracedDifferences:
             distances = np.minimum(np.abs(x - y[right - 1]), np.abs(x - y[right]))
             if np.mean(distances > self._limit * max(float(np.abs(x).max()), 1e-30)) > _MISSING:
                 return False
-        return len(known) > 0
+        return len(tokens) > 0
 
     def _values_of(self, side: int, position: int) -> Optional[_Values]:
         """Return the elements of each token; None if they are unknown."""
@@ -200,13 +199,13 @@ class TracedDifferences:
         # Elements that are sorted, such as by experts, are in the order of tokens only in this way.
         for way in sorted(ways, key=lambda way: not way.is_sorted)[:1]:
             try:
-                array, known = tensor.values(way, self._tokens)
+                array, has_token = tensor.values(way, self._tokens)
             except (AscendDumpError, ValueError):
                 return None
-            flat, known = array.reshape(len(array), -1)[self._numbers], known[self._numbers]
-            if flat[known].size < _LEAST_ELEMENTS or flat.dtype.kind == "c":
+            flat, has_token = array.reshape(len(array), -1)[self._numbers], has_token[self._numbers]
+            if flat[has_token].size < _LEAST_ELEMENTS or flat.dtype.kind == "c":
                 return None
-            return flat.astype(np.float64), known
+            return flat.astype(np.float64), has_token
         return None
 
 

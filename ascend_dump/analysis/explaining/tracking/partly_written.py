@@ -16,9 +16,10 @@ from ascend_dump.reading import Record
 
 __all__ = ["PartlyWritten"]
 
-Known = tuple[Optional[frozenset[OriginNumber]], Optional[InputNoise]]
-#: What is known of a tensor, and its number of elements.
-_Extent = tuple[Known, int]
+#: The origins of a difference, or the noise that it is.
+Cause = tuple[Optional[frozenset[OriginNumber]], Optional[InputNoise]]
+#: The cause of the difference of a tensor, and its number of elements.
+_Extent = tuple[Cause, int]
 
 
 class PartlyWritten:
@@ -34,10 +35,10 @@ class PartlyWritten:
         self._whole.clear()
         self._parts.clear()
 
-    def add(self, a: Record, b: Record, known: Known, *, is_written: bool = False) -> None:
+    def add(self, a: Record, b: Record, cause: Cause, *, is_written: bool = False) -> None:
         """Note an output.
 
-        known       the origins of its difference, or its noise
+        cause       the origins of its difference, or its noise
         is_written  the operator wrote to memory of an input
         """
         storages, count = _storages(a, b), math.prod(b.shape or ())
@@ -46,23 +47,24 @@ class PartlyWritten:
         whole = self._whole.get(storages)
         # Memory from outside is not known as a whole before an operator writes to it.
         if count >= whole[1] if whole is not None else not is_written:
-            self._whole[storages] = known, count
+            self._whole[storages] = cause, count
             self._parts.pop(storages, None)
         elif is_written:
-            self._parts.setdefault(storages, {})[layout_of(b)] = known, count
+            self._parts.setdefault(storages, {})[layout_of(b)] = cause, count
 
-    def look_up(self, a: Record, b: Record) -> Known:
-        """Return what is known of memory of which parts were overwritten; for other memory nothing."""
+    def look_up(self, a: Record, b: Record) -> Cause:
+        """Return the cause of a difference of memory of which parts were overwritten; two None for other memory."""
         storages = _storages(a, b) or (-1, -1)
         parts = [*self._parts.get(storages, {}).values()]
         whole = self._whole.get(storages)
+        # Parts may overlap. Then the whole seems to be overwritten too early, and the rest has no known cause.
         if whole is not None and parts and sum(count for _, count in parts) < whole[1]:
             parts.append(whole)
-        causes = [known[0] for known, _ in parts if known[0] is not None]
-        noise = [known[1] for known, _ in parts if known[1] is not None]
-        if causes:
-            return frozenset[OriginNumber]().union(*causes), None
-        return None, max(noise, key=lambda one: one.error, default=None)
+        origins = [cause[0] for cause, _ in parts if cause[0] is not None]
+        noise = [cause[1] for cause, _ in parts if cause[1] is not None]
+        if origins:
+            return frozenset[OriginNumber]().union(*origins), None
+        return None, max(noise, key=lambda of_part: of_part.error, default=None)
 
 
 def _storages(a: Record, b: Record) -> Optional[tuple[int, int]]:

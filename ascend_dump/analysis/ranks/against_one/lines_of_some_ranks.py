@@ -47,7 +47,7 @@ def with_lines_of_some_ranks(origins: Sequence[Origin], records: Iterable[Record
         if later and not any(_is_of_line(origin, line) for origin in remaining):
             number = next(number for number, origin in enumerate(remaining) if origin is later[0])
             remaining.insert(number, _origin(line, follow))
-            remaining = [origin for origin in remaining if not any(origin is one for one in follow)]
+            remaining = [origin for origin in remaining if not any(origin is later_origin for later_origin in follow)]
     return remaining
 
 
@@ -59,10 +59,10 @@ def _time(record: Record) -> Optional[tuple[int, int]]:
 
 def _is_after(origin: Origin, time: tuple[int, int]) -> bool:
     pair = origin.pair
-    own = _time(pair.record)
+    origin_time = _time(pair.record)
     # A result of one rank without a counterpart is an origin because a tensor of a later step differs.
     is_local = pair.verdict == "unmatched" and pair.actual is not None and pair.reference is not None
-    return own is not None and (own[0] >= time[0] if is_local else own >= time)
+    return origin_time is not None and (origin_time[0] >= time[0] if is_local else origin_time >= time)
 
 
 def _is_of_line(origin: Origin, line: LineOfRanks) -> bool:

@@ -8,14 +8,14 @@ from call to call, or are passed outside of modules.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
 from ascend_dump.analysis.ranks.groups_of_ranks import disagreement
-from ascend_dump.analysis.ranks.launches import RankRun, launches
+from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.errors import CorruptDump
 from ascend_dump.reading import Record
 
@@ -104,11 +104,7 @@ class OtherArguments:
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first argument that a rank passes otherwise than the others, for each launch."""
-        launch = launches(self._ranks)
-        by_launch: dict[Hashable, dict[int, _RankCalls]] = {}
-        for (rank, run), calls in self._ranks.items():
-            by_launch.setdefault(launch[rank, run], {})[rank] = calls
-        for ranks in by_launch.values():
+        for ranks in ranks_of_launches(self._ranks):
             # The stages of a pipeline have layers of their own under the same names.
             if len(ranks) > 1 and not any(calls.has_messages for calls in ranks.values()):
                 yield from self._of_launch(ranks)
