@@ -13,7 +13,7 @@ from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._movers import with_movers
 from ascend_dump.analysis.explaining.origins import LAST
-from ascend_dump.analysis.explaining.outputs import RUN_BETWEEN
+from ascend_dump.analysis.explaining.output_origins import RUN_BETWEEN
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.errors import AscendDumpError, NotSupported

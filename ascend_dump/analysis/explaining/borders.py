@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Optional
 
-from ascend_dump.analysis.explaining.origins import add_effect
+from ascend_dump.analysis.explaining.drafts import add_effect
 from ascend_dump.analysis.explaining.rank_state import RankState, extent
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import (

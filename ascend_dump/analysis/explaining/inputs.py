@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.explaining.adapter_evidence import adapter_of
 from ascend_dump.analysis.explaining.borders import judge_border, note_agreement
+from ascend_dump.analysis.explaining.drafts import Draft, add_effect
 from ascend_dump.analysis.explaining.input_kind import InputKinds
 from ascend_dump.analysis.explaining.operator_pair import OperatorPair
-from ascend_dump.analysis.explaining.origins import Draft, add_effect
 from ascend_dump.analysis.explaining.rank_state import (
     FOLLOWS,
     FOLLOWS_ROUNDING,

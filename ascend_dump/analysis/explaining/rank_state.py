@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.explaining.differing import Node
-from ascend_dump.analysis.explaining.origins import Draft, Drafts
+from ascend_dump.analysis.explaining.drafts import Draft
+from ascend_dump.analysis.explaining.origins import Drafts
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import Stretches
 from ascend_dump.analysis.explaining.tracking.changed_arguments import ChangedArguments

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.explaining.origins import Draft, explain
+from ascend_dump.analysis.explaining.drafts import Draft, explain
 from ascend_dump.analysis.explaining.rank_state import FOLLOWS, RankState
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.judging.input_noise import OriginNumber

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.explaining.origins import Draft, Drafts
+from ascend_dump.analysis.explaining.drafts import Draft
+from ascend_dump.analysis.explaining.origins import Drafts
 from ascend_dump.analysis.explaining.results import ChangedCall, Pair
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Optional
 
-from ascend_dump.analysis.explaining.origins import Draft
+from ascend_dump.analysis.explaining.drafts import Draft
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class, writes
