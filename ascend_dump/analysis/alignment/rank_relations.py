@@ -9,7 +9,8 @@ are possible. Of several possible relations, the one with the nearest values cou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
@@ -189,7 +190,7 @@ def cuts_of(
         counts = [whole[axis] // shape[axis] for axis in axes]
         is_even = all(shape[axis] * count == whole[axis] for axis, count in zip(axes, counts))
         if is_even and len(shapes) % math.prod(counts) == 0:
-            yield from _along_two_axes(position, len(shapes), shape, axes, counts)
+            yield from _along_two_axes(position, len(shapes), shape, axes, counts, ways)
 
 
 def _along_axis(
@@ -205,7 +206,7 @@ def _along_axis(
         starts = [0, *accumulate(sizes)]
         # The rows of a transposed matrix are along its last axis.
         may_be_merged = is_even and (axis < len(whole) - 1 or len(whole) == 2) and 1 in ways
-        merged = _merged_blocks(sizes[0]) if may_be_merged else ()
+        merged = [*_merged_blocks(sizes[0])] if may_be_merged else []
         for blocks in dict.fromkeys((*ways, *merged)):
             if blocks == 1 or (is_even and sizes[0] % blocks == 0):
                 width, step = sizes[position] // blocks, sizes[0] // blocks * ranks
@@ -219,11 +220,8 @@ def _along_axis(
             name = f"part {position + 1} of {ranks} along axis {axis}, every {ranks}th element"
             yield PartOfWhole(name, (position,), ranks, _taken(axis, [(position, sizes[0], ranks)]))
             for rows in range(2, ranks):
-                if ranks % rows == 0:  # both dimensions of a mesh divide the axis, the last one first
-                    columns = ranks // rows
-                    part = position % columns * rows + position // columns
-                    name = f"part {part + 1} of {ranks} along axis {axis}"
-                    yield PartOfWhole(name, (position,), ranks, _taken(axis, [(part * sizes[0], sizes[0], 1)]))
+                if ranks % rows == 0:  # both dimensions of a mesh divide the axis
+                    yield from _along_axis_twice(position, rows, ranks // rows, whole[axis], axis, merged)
         return
     size = sizes[0]
     count = whole[axis] // size if size and is_even else 0
@@ -240,6 +238,28 @@ def _along_axis(
                 yield PartOfWhole(name, members, count, _taken(axis, pieces))
 
 
+def _along_axis_twice(
+    position: int, rows: int, columns: int, whole: int, axis: int, merged: Iterable[int]
+) -> Iterator[PartOfWhole]:
+    """Yield the parts of a rank if both dimensions of a mesh divide an axis.
+
+    The last dimension may divide it first. The first one may divide the batch, and the last one the heads that were
+    merged with it. merged: numbers of blocks that a rank may have then
+    """
+    ranks = rows * columns
+    size = whole // ranks
+    row, column = divmod(position, columns)
+    part = column * rows + row
+    name = f"part {part + 1} of {ranks} along axis {axis}"
+    yield PartOfWhole(name, (position,), ranks, _taken(axis, [(part * size, size, 1)]))
+    for blocks in merged:
+        width = size // blocks
+        first = row * columns * size + column * width
+        name = f"part {row + 1} of {rows} along axis {axis}, and part {column + 1} of {columns} of {blocks} blocks"
+        pieces = [(first + block * width * columns, width, 1) for block in range(blocks)]
+        yield PartOfWhole(name, (position,), ranks, _taken(axis, pieces), (rows, columns))
+
+
 def _merged_blocks(size: int) -> Iterator[int]:
     """Yield numbers of blocks of an axis that was merged with axes before it, such as heads with the batch."""
     for blocks in range(2, min(size, _MOST_BLOCKS) + 1):
@@ -248,25 +268,35 @@ def _merged_blocks(size: int) -> Iterator[int]:
 
 
 def _along_two_axes(
-    position: int, ranks: int, shape: tuple[int, ...], axes: Sequence[int], counts: Sequence[int]
+    position: int, ranks: int, shape: tuple[int, ...], axes: Sequence[int], counts: Sequence[int], ways: Sequence[int]
 ) -> Iterator[PartOfWhole]:
+    """Yield the parts of a rank if each dimension of a mesh divides an axis. One of both axes may have blocks."""
     per_part = ranks // math.prod(counts)
     orders = (
         [(rank // per_part // counts[1], rank // per_part % counts[1]) for rank in range(ranks)],
         [(rank // per_part % counts[0], rank // per_part // counts[0]) for rank in range(ranks)],
     )
-    for parts in orders:
-        own = parts[position]
-        members = tuple(rank for rank, part in enumerate(parts) if part == own)
-        named = [f"part {index + 1} of {count} along axis {axis}" for index, count, axis in zip(own, counts, axes)]
-        region = [slice(None)] * len(shape)
-        for axis, index in zip(axes, own):
-            region[axis] = slice(index * shape[axis], (index + 1) * shape[axis])
-        yield PartOfWhole(" and ".join(named), members, math.prod(counts), _region(tuple(region)), tuple(counts))
+    sizes = [shape[axis] for axis in axes]
+    with_blocks = dict.fromkeys([*((1, blocks) for blocks in ways), *((blocks, 1) for blocks in ways)])
+    for blocks in with_blocks:
+        for parts in orders if not any(map(operator.mod, sizes, blocks)) else ():
+            own = parts[position]
+            members = tuple(rank for rank, part in enumerate(parts) if part == own)
+            names = []
+            takes = []
+            for axis, size, index, count, number in zip(axes, sizes, own, counts, blocks):
+                width = size // number
+                pieces = [(index * width + block * width * count, width, 1) for block in range(number)]
+                takes.append(_taken(axis, pieces))
+                names.append(f"part {index + 1} of {count} along axis {axis}")
+                names[-1] += f", of {number} blocks" if number > 1 else ""
+            yield PartOfWhole(" and ".join(names), members, math.prod(counts), _in_turn(*takes), tuple(counts))
 
 
-def _region(region: tuple[slice, ...]) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda array: array[region]
+def _in_turn(
+    first: Callable[[np.ndarray], np.ndarray], second: Callable[[np.ndarray], np.ndarray]
+) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda array: second(first(array))
 
 
 def _taken(axis: int, pieces: Sequence[tuple[int, int, int]]) -> Callable[[np.ndarray], np.ndarray]:

@@ -22,7 +22,7 @@ _RANKS = 2
 
 
 class Call(NamedTuple):
-    """An operator. arguments: its call as JSON."""
+    """An operator. arguments: its call as JSON. source: the line of the program that runs it"""
 
     op_type: str
     inputs: list[np.ndarray]
@@ -31,6 +31,7 @@ class Call(NamedTuple):
     arguments: str = ""
     parameter: str = ""
     module: str = ""
+    source: str = ""
 
 
 def write(root: Path, ranks: list[list[Call]]) -> Path:
@@ -44,6 +45,7 @@ def write(root: Path, ranks: list[list[Call]]) -> Path:
                     name = f"{call.module and call.module + '/'}{call.op_type}_{number}"
                     one = item(name, array, io=io, index=index, op_type=call.op_type, seq=number, module=call.module)
                     one.line.phase = call.phase
+                    one.line.source = call.source
                     memory = array if array.base is None else array.base
                     one.line.storage = storages.setdefault(id(memory), len(storages))
                     if index == 0 and io == "input":
@@ -51,7 +53,7 @@ def write(root: Path, ranks: list[list[Call]]) -> Path:
                     if call.op_type.startswith("c10d::"):
                         kind = "all_to_all" if "alltoall" in call.op_type else "all_reduce"
                         kind = "recv" if "recv" in call.op_type else kind
-                        one.line.collective = CollectiveCall(kind, "0", f"0-{_RANKS - 1}", reduce="sum")
+                        one.line.collective = CollectiveCall(kind, "0", f"0-{len(ranks) - 1}", reduce="sum")
                     if call.arguments and not items:
                         one.line.call = msgspec.Raw(call.arguments.encode())
                     items.append(one)
@@ -302,6 +304,50 @@ def sums_of_gradients(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     ]
 
 
+def heads_of_mesh(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """As `heads`, but pairs of ranks have other rows: a batch of 4 with 4 heads each."""
+    whole = rng().standard_normal((4, 4, 8, 3)).astype("f4")
+    row, column = divmod(rank, 2) if ranks > 1 else (0, 0)
+    mine = part(part(whole, row, 2), column, 2, 1) if ranks > 1 else whole
+    merged = mine.reshape(-1, 8, 3)
+    scores = merged @ merged.swapaxes(1, 2)
+    return [
+        Call("aten::relu", [mine], [mine]),
+        Call("aten::bmm", [merged, merged.swapaxes(1, 2).copy()], [scores + np.float32(is_wrong)]),
+    ]
+
+
+def columns_of_mesh(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Pairs of ranks have other rows; the ranks of a pair have other columns of queries, keys and values."""
+    rows, weights = rng().standard_normal((8, 6)).astype("f4"), rng().standard_normal((3, 6, 4)).astype("f4")
+    row, column = divmod(rank, 2) if ranks > 1 else (0, 0)
+    if ranks > 1:
+        rows, weights = part(rows, row, 2), part(weights, column, 2, 2)
+    columns = np.concatenate([*weights], axis=1)
+    hidden = rows @ columns
+    turned = hidden.T.copy()
+    return [
+        Call("aten::mm", [rows, columns], [hidden]),
+        Call("aten::exp", [turned], [np.exp(turned) + np.float32(is_wrong)]),
+    ]
+
+
+def calls_of_several_ranks(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Ranks add up what only they count, and read it by the same operator as one rank reads a norm."""
+    rows = part(rng().standard_normal((8, 3)).astype("f4"), rank, ranks)
+    norm, counts = np.full((), 0.7, "f4"), np.full(ranks, 5e6, "f4")
+    total = counts.sum(keepdims=False)
+    result = np.exp(rows) + np.float32(0.5 if is_wrong else 0)
+    calls = [
+        Call("aten::exp", [rows], [result]),
+        Call("aten::_local_scalar_dense", [norm], [], "other", source="a.py:1"),
+    ]
+    if ranks > 1:
+        calls.append(Call("aten::sum", [counts], [total], "other", source="a.py:2"))
+        calls.append(Call("aten::_local_scalar_dense", [total], [], "other", source="a.py:2"))
+    return calls
+
+
 PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     heads: "aten::bmm",
     gradients: "aten::neg",
@@ -319,11 +365,17 @@ PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     received_keys: "aten::exp",
     repeated_layers: "aten::mul",
     sums_of_gradients: "aten::exp",
+    heads_of_mesh: "aten::bmm",
+    columns_of_mesh: "aten::exp",
+    calls_of_several_ranks: "aten::exp",
 }
+#: Programs on a mesh of 2 by 2 ranks.
+MESHES = (heads_of_mesh, columns_of_mesh)
 
 
 def compared(root: Path, program: Callable[[int, int, bool], list[Call]], *, is_wrong: bool) -> Comparison:
-    actual = write(root / "actual", [program(rank, _RANKS, is_wrong) for rank in range(_RANKS)])
+    ranks = 4 if program in MESHES else _RANKS
+    actual = write(root / "actual", [program(rank, ranks, is_wrong) for rank in range(ranks)])
     return ascend_dump.compare(actual, write(root / "reference", [program(0, 1, False)]))
 
 
