@@ -172,6 +172,12 @@ def place_of_call(operator: Operator) -> Hashable:
     return (_class(operator), operator.module_path, operator.phase, makes_integers)
 
 
+def _place_and_line(operator: Operator) -> Hashable:
+    """Return the call with its line of the program, since several ranks may run calls that one rank does not need."""
+    record = next(operator.records, None)
+    return place_of_call(operator), None if record is None else record.source
+
+
 def _call_and_axes(operator: Operator) -> Hashable:
     """Return the call with the numbers of axes of its tensors, for operators that may have other shapes on a side."""
     axes = [None if record.shape is None else len(record.shape) for record in (*operator.inputs, *operator.outputs)]
@@ -242,6 +248,7 @@ _KEYS_IN_GAPS: Sequence[tuple[Key, str, float]] = (
     (_effect, "order", 0.5),
 )
 KEYS_OF_PARTS: Sequence[tuple[Key, str, float]] = (
+    (_place_and_line, "place", 0.9),
     (place_of_call, "place", 0.9),
     (lambda operator: (_class(operator), operator.phase), "order", 0.7),
 )
