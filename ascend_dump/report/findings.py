@@ -61,7 +61,7 @@ RULES = {
     "replicas": "a parameter, or a tensor with a replicated placement, differs between ranks",
     "shard-update": "ranks update one tensor, or their parts of one, by different numbers",
     "gradient-factor": "a gradient is not divided by the number of ranks as others are, or is divided twice",
-    "other-argument": "one rank calls an operator with another setting than the other ranks",
+    "other-argument": "one rank calls an operator with another setting than the other ranks, or another operator",
     "unreduced-term": "a tensor that differs between ranks with the same data is added to one that is equal on them",
     "saturated": "an operator reached the largest value of its type, at which the device may clip larger values",
     "growth": "values are much larger than in all earlier steps, and no earlier operator of the step has such values",

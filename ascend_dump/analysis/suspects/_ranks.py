@@ -14,6 +14,7 @@ from ascend_dump.analysis.ranks import (
     GradientFactors,
     LeftOutTensors,
     OtherArguments,
+    OtherOperators,
     Replicas,
     ShardUpdates,
     TensorUpdates,
@@ -153,13 +154,16 @@ class _OtherArgumentFinder(Finder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
         self._arguments = OtherArguments(threshold)
+        self._operators = OtherOperators()
 
     def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._arguments.look_at(run.records)
+        self._operators.look_at(run.records)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._arguments.findings()
+        yield from self._operators.findings()
 
 
 class _GradientFactorFinder(Finder):

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import pytest
 from suspect_dumps import write_rows
@@ -147,6 +147,76 @@ def test_a_rank_that_computes_in_another_type_has_another_setting(tmp_path: Path
     assert "results of type float32 on rank 1, bfloat16 on ranks 0|2" in suspect.reason
     assert find_suspects(write_rows(tmp_path / "all", computed(["bfloat16"] * 3))).suspects == ()
     assert find_suspects(write_rows(tmp_path / "ints", computed(["int32", "int64", "int64"]))).suspects == ()
+
+
+def test_a_rank_that_takes_the_sum_of_its_losses_has_another_setting(tmp_path: Path) -> None:
+    def loss(reductions: Sequence[int], shapes: Sequence[int]) -> list[Row]:
+        call = '{{"op":"aten::mse_loss","args":{{"self":{{"input":0}},"reduction":{}}}}}'
+        row = Row("aten::mse_loss", "mse_loss_0", "input", sized(1), source="train.py:3", phase="forward")
+        return [
+            row._replace(rank=rank, hash=str(rank), call=call.format(reduction), found=sized(1)._replace(count=shape))
+            for rank, (reduction, shape) in enumerate(zip(reductions, shapes))
+        ]
+
+    [suspect] = find_suspects(write_rows(tmp_path / "one", loss([1, 2, 1], [4, 4, 5]))).suspects
+    assert (suspect.rule, suspect.rank) == ("other-argument", 1)
+    assert "has reduction 2 on rank 1, 1 on ranks 0|2" in suspect.reason
+    assert find_suspects(write_rows(tmp_path / "all", loss([2, 2, 2], [4, 4, 5]))).suspects == ()
+
+
+class TestOtherOperators:
+    """Operators of the forward pass that one rank runs in place of others."""
+
+    @staticmethod
+    def suspects(
+        root: Path, op_types: Sequence[str], *more: Row, **changed: Any
+    ) -> list[tuple[str, Optional[int], str]]:
+        rows = [
+            Row(op_type, "f_0", "output", sized(1), module="act", source="model.py:3", phase="forward")._replace(
+                rank=rank, hash=str(rank), **{name: values[rank] for name, values in changed.items()}
+            )
+            for rank, op_type in enumerate(op_types)
+        ]
+        found = find_suspects(write_rows(root, [*rows, *more])).suspects
+        return [(one.rule, one.rank, one.reason) for one in found]
+
+    def test_another_activation_on_one_rank_is_named(self, tmp_path: Path) -> None:
+        [(rule, rank, reason)] = self.suspects(tmp_path / "one", ["aten::gelu", "aten::relu", "aten::gelu"])
+        assert (rule, rank) == ("other-argument", 1)
+        assert "aten::relu runs at model.py:3 on rank 1, aten::gelu on ranks 0|2" in reason
+        assert self.suspects(tmp_path / "all", ["aten::relu"] * 3) == []
+
+    def test_of_two_ranks_none_is_known_to_be_wrong(self, tmp_path: Path) -> None:
+        [(_, _, reason)] = self.suspects(tmp_path, ["aten::gelu", "aten::relu"])
+        assert reason.startswith("two ranks cannot tell which one is wrong: ")
+
+    def test_operators_for_other_data_are_left_out(self, tmp_path: Path) -> None:
+        op_types = ["aten::gelu", "aten::relu", "aten::gelu"]
+        assert (
+            self.suspects(tmp_path / "shapes", op_types, found=[sized(1), sized(1)._replace(count=9), sized(1)]) == []
+        )
+        assert self.suspects(tmp_path / "types", op_types, dtype=["float32", "int64", "float32"]) == []
+
+    def test_only_operators_of_the_forward_pass_that_compute_are_compared(self, tmp_path: Path) -> None:
+        op_types = ["aten::gelu", "aten::relu", "aten::gelu"]
+        assert self.suspects(tmp_path / "backward", op_types, phase=["backward"] * 3) == []
+        assert self.suspects(tmp_path / "lines", op_types, source=["model.py:3", "model.py:4", "model.py:3"]) == []
+        assert self.suspects(tmp_path / "modules", op_types, module=["act", "gate", "act"]) == []
+        assert self.suspects(tmp_path / "views", ["aten::view", "aten::t", "aten::view"]) == []
+        assert self.suspects(tmp_path / "sources", ["aten::zeros", "aten::ones", "aten::zeros"]) == []
+
+    def test_stages_of_a_pipeline_run_operators_of_their_own(self, tmp_path: Path) -> None:
+        sent = [Row("c10d::send", "send_0", "input", sized(1), rank=rank, hash=str(rank)) for rank in range(3)]
+        assert self.suspects(tmp_path, ["aten::gelu", "aten::relu", "aten::gelu"], *sent) == []
+
+    def test_a_rank_without_the_operator_or_with_several_others_is_left_out(self, tmp_path: Path) -> None:
+        row = Row("", "g_0", "output", sized(1), module="act", source="model.py:3", phase="forward", hash="g")
+        several = [row._replace(op_type=op_type, rank=1) for op_type in ("aten::exp", "aten::log")]
+        usual = [row._replace(op_type="aten::exp", rank=rank) for rank in (0, 2)]
+        op_types = ["aten::gelu", "aten::relu", "aten::gelu"]
+        assert self.suspects(tmp_path / "several", op_types, *several) == []
+        assert self.suspects(tmp_path / "fewer", op_types, *usual) == []
+        assert self.suspects(tmp_path / "none", op_types, source=["model.py:3", "model.py:3", "model.py:4"]) == []
 
 
 def test_a_term_that_differs_by_another_setting_lacks_no_sum(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ _SETTINGS = frozenset(
         *(_TYPE, "label_smoothing", "delta", "min_val", "max_val", "lower", "upper", "norm_type"),
     }
 )
+#: The integer that says if a loss is a mean or a sum.
+_REDUCTION = "reduction"
 _PASSES = ("forward", "backward")
 
 
@@ -128,7 +130,9 @@ class OtherArguments:
         is_of_data = len(shapes) > 1 or any(of_rank.count < 2 for of_rank in calls.values())
         for name in names:
             values = {rank: of_rank.values.get(name, {None}) for rank, of_rank in calls.items()}
-            if any(len(of_rank) > 1 for of_rank in values.values()) or (is_of_data and name not in _SETTINGS):
+            if any(len(of_rank) > 1 for of_rank in values.values()) or (
+                is_of_data and name not in (*_SETTINGS, _REDUCTION)
+            ):
                 continue
             single = {rank: next(iter(of_rank)) for rank, of_rank in values.items()}
             differing = disagreement(single, functools.partial(self._agree, single))
@@ -163,7 +167,9 @@ def _numbers_of(first: Record) -> dict[str, Any]:
     return {
         name: value
         for name, value in arguments.values.items()
-        if (type(value) in (bool, float, str) and first.module) or (_is_setting(value) and name in _SETTINGS)
+        if (type(value) in (bool, float, str) and first.module)
+        or (_is_setting(value) and name in _SETTINGS)
+        or name == _REDUCTION
     }
 
 
