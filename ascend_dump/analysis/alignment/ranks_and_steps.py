@@ -7,7 +7,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.rank_tensors import RanksOfSide
+from ascend_dump.analysis.alignment.rank_parts.tensors import RanksOfSide
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts
 from ascend_dump.analysis.alignment.shards import NO_LAYOUTS, Portion, Portions, hold_parts
 from ascend_dump.analysis.operators.layer_names import layers_of_other_names, with_names_of
@@ -124,10 +124,15 @@ class RankGroup(NamedTuple):
         partner = None
         if self.counterpart is not None:
             partner = self.counterpart._portions(self._partner(rank), step, whole, None)
-        return self._portions(position, step, parts, partner)
+        return self._portions(position, step, parts, partner, whole)
 
     def _portions(
-        self, position: int, step: Optional[int], parts: Sequence[Operator], counterpart: Optional[Portions]
+        self,
+        position: int,
+        step: Optional[int],
+        parts: Sequence[Operator],
+        counterpart: Optional[Portions],
+        whole: Sequence[Operator] = (),
     ) -> Portions:
         def operators_of(index: int) -> list[Operator]:
             rank = self.numbers[index]
@@ -138,6 +143,7 @@ class RankGroup(NamedTuple):
             of_actual=self.of_actual,
             counterpart=counterpart,
             over_ranks=self.over_ranks,
+            whole=whole,
         )
 
 

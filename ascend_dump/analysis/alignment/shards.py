@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump.analysis.alignment.placements import placements_of
-from ascend_dump.analysis.alignment.rank_relations import (
+from ascend_dump.analysis.alignment.rank_parts.relations import (
     FAR,
     MEAN,
     NORM,
@@ -24,7 +24,8 @@ from ascend_dump.analysis.alignment.rank_relations import (
     distance_of,
     why_no_whole,
 )
-from ascend_dump.analysis.alignment.rank_tensors import Portion, RanksOfSide, WholeTensor, identity_text
+from ascend_dump.analysis.alignment.rank_parts.tensors import Portion, RanksOfSide, WholeTensor, identity_text
+from ascend_dump.analysis.alignment.rank_parts.vocabulary import VocabularyParts
 from ascend_dump.analysis.alignment.shard_notation import ShardLayout, ShardLayouts
 from ascend_dump.analysis.numerics.statistics_bounds import RoundedStatistics, rounded_statistics
 from ascend_dump.analysis.operators.operator import Operator
@@ -72,6 +73,7 @@ class Portions:
     of_actual     True if the side with several ranks is actual
     counterpart   the ranks of the other side, if it has several, but fewer, ranks too
     over_ranks    sums and means over ranks of earlier steps; the sums and means of this step are added
+    whole         the operators of the other side
     """
 
     def __init__(
@@ -81,10 +83,12 @@ class Portions:
         of_actual: bool,
         counterpart: Optional[Portions] = None,
         over_ranks: Optional[dict[Any, Portion]] = None,
+        whole: Sequence[Operator] = (),
     ) -> None:
         self.of_actual = of_actual
         self._ranks = ranks
         self._counterpart = counterpart
+        self._vocabulary = VocabularyParts(ranks, whole)
         #: Sums and means over several ranks, by the contents of the tensor of the rank and of the whole.
         self._over_ranks: dict[Any, Portion] = {} if over_ranks is None else over_ranks
         #: The tensors of operators that update parameters, by id.
@@ -216,7 +220,8 @@ class Portions:
 
     def _part(self, record: Record, whole: Record) -> Optional[Portion]:
         if self._counterpart is None:
-            portion = self._of(record, WholeTensor(whole.shape or (), whole.numpy))
+            portion = self._vocabulary.portion(record, whole)
+            portion = portion or self._of(record, WholeTensor(whole.shape or (), whole.numpy))
             contents = (record.content, whole.content)
             if None in contents:
                 return portion

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.rank_relations import NORM
+from ascend_dump.analysis.alignment.rank_parts.relations import NORM
 from ascend_dump.analysis.alignment.shards import is_over_ranks
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.judging.input_noise import OriginNumber

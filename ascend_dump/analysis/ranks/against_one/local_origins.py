@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Optional
 
-from ascend_dump.analysis.alignment.rank_relations import NOT_REDUCED
+from ascend_dump.analysis.alignment.rank_parts.relations import NOT_REDUCED
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.explaining.tracking.missed_updates import MISSED
 from ascend_dump.analysis.ranks.collective_calls import point_of

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Optional
 
-from ascend_dump.analysis.alignment.rank_relations import NOT_REDUCED
+from ascend_dump.analysis.alignment.rank_parts.relations import NOT_REDUCED
 from ascend_dump.analysis.alignment.shards import is_over_ranks
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.ranks.collective_calls import record_key

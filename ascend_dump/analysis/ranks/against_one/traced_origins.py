@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.rank_relations import NOT_REDUCED, cuts_of, distance_of
+from ascend_dump.analysis.alignment.rank_parts.relations import NOT_REDUCED, cuts_of, distance_of
 from ascend_dump.analysis.alignment.shards import is_over_ranks
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.numerics.float_types import is_float_tensor

@@ -332,6 +332,29 @@ def columns_of_mesh(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     ]
 
 
+def divided_vocabulary(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """As in megatron-core: only a program of several ranks masks tokens of other parts, so one rank has no masks."""
+    tokens = rng().integers(0, 12, 32)
+    table = rng().standard_normal((12, 3)).astype("f4")
+    gradients = rng().standard_normal((32, 3)).astype("f4")
+    rows = 12 // ranks
+    weight = part(table, rank, ranks)
+    mine = tokens // rows == rank
+    indices = np.where(mine, tokens - rank * rows, 0)
+    received = np.where(mine[:, None], gradients, 0).astype("f4")
+    changed = np.zeros_like(weight)
+    np.add.at(changed, indices, received)
+    found = weight[indices]
+    calls = [Call("aten::embedding", [weight, indices], [found], module="words")]
+    if ranks > 1:
+        masked = np.where(mine[:, None], found, 0).astype("f4")
+        calls.append(Call("c10d::allreduce_", [masked], [table[tokens]], module="words"))
+    out = np.exp(table[tokens]) + np.float32(is_wrong)
+    calls.append(Call("aten::exp", [table[tokens]], [out], module="next"))
+    calls.append(Call("aten::embedding_dense_backward", [received, indices], [changed], "backward", module="words"))
+    return calls
+
+
 def calls_of_several_ranks(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     """Ranks add up what only they count, and read it by the same operator as one rank reads a norm."""
     rows = part(rng().standard_normal((8, 3)).astype("f4"), rank, ranks)
@@ -368,6 +391,7 @@ PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     heads_of_mesh: "aten::bmm",
     columns_of_mesh: "aten::exp",
     calls_of_several_ranks: "aten::exp",
+    divided_vocabulary: "aten::exp",
 }
 #: Programs on a mesh of 2 by 2 ranks.
 MESHES = (heads_of_mesh, columns_of_mesh)
@@ -394,6 +418,51 @@ def test_a_wrong_operator_of_such_a_program_is_named(
 ) -> None:
     comparison = compared(tmp_path, program, is_wrong=True)
     assert comparison.origins[0].op_type == PROGRAMS[program]
+
+
+def tokens_and_vocabulary(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Each rank has a part of the tokens, and looks up those of its part of the vocabulary."""
+    tokens = part(rng().integers(0, 12, 32), rank, ranks)
+    table = rng().standard_normal((12, 3)).astype("f4")
+    rows = 12 // ranks
+    weight = part(table, rank, ranks)
+    indices = np.where(tokens // rows == rank, tokens - rank * rows, 0)
+    return [
+        Call("aten::embedding", [weight, indices], [weight[indices]], module="words"),
+        Call("aten::exp", [table[tokens]], [np.exp(table[tokens])], module="next"),
+    ]
+
+
+def test_tokens_and_a_vocabulary_that_are_both_divided_are_read(tmp_path: Path) -> None:
+    actual = write(tmp_path / "actual", [tokens_and_vocabulary(rank, _RANKS, False) for rank in range(_RANKS)])
+    comparison = ascend_dump.compare(actual, write(tmp_path / "reference", [tokens_and_vocabulary(0, 1, False)]))
+    assert comparison.verdict != "unreadable"
+
+
+def test_a_wrong_lookup_in_a_whole_vocabulary_is_named(tmp_path: Path) -> None:
+    def looked_up(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+        return [
+            Call(
+                "aten::embedding", divided_vocabulary(0, 1, False)[0].inputs, divided_vocabulary(0, 1, False)[0].outputs
+            ),
+            *exchanged_rows(rank, ranks, False),
+        ]
+
+    ranks = [looked_up(rank, _RANKS, False) for rank in range(_RANKS)]
+    ranks[1][0].inputs[1] = (ranks[1][0].inputs[1] + 1) % 12
+    reference = write(tmp_path / "reference", [looked_up(0, 1, False)])
+    [origin] = ascend_dump.compare(write(tmp_path / "actual", ranks), reference).origins
+    assert (origin.kind, origin.op_type, origin.rank) == ("input", "aten::embedding", 1)
+
+
+@pytest.mark.parametrize("tensor", ["aten::embedding", "aten::embedding_dense_backward"])
+def test_a_wrong_lookup_in_a_part_of_a_vocabulary_is_named(tensor: str, tmp_path: Path) -> None:
+    ranks = [divided_vocabulary(rank, _RANKS, is_wrong=False) for rank in range(_RANKS)]
+    [call] = [call for call in ranks[1] if call.op_type == tensor]
+    call.inputs[1] = (call.inputs[1] + 1) % 6
+    reference = write(tmp_path / "reference", [divided_vocabulary(0, 1, is_wrong=False)])
+    [origin] = ascend_dump.compare(write(tmp_path / "actual", ranks), reference).origins
+    assert (origin.kind, origin.op_type, origin.rank) == ("input", tensor, 1)
 
 
 def test_a_narrower_type_and_the_name_of_a_tensor_are_evidence(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.placements import memory_of, placements_of, terms_of
-from ascend_dump.analysis.alignment.rank_relations import BLOCKS, MEAN, SUM
+from ascend_dump.analysis.alignment.rank_parts.relations import BLOCKS, MEAN, SUM
 from ascend_dump.analysis.alignment.shard_notation import ShardLayouts
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.same_framework import align

@@ -1,0 +1,73 @@
+"""Compare lookups in a table of which each rank has some rows, as in a vocabulary that is divided over ranks.
+
+A rank looks up the tokens of its rows, with indices that begin at its first row. For other tokens it looks up any row,
+and masks the result later. So only the tokens of its own rows are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+from ascend_dump.analysis.alignment.rank_parts.tensors import Portion, RanksOfSide
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.reading import Record
+
+__all__ = ["VocabularyParts"]
+
+
+class _TableLookup(NamedTuple):
+    """A lookup of rows of a table, or its backward pass, in which the rows are gradients, and so is the table."""
+
+    table: Record
+    indices: Record
+    rows: Record
+
+
+class VocabularyParts:
+    """Finds the lookups that one of several ranks and the whole program have in common.
+
+    ranks  all ranks of the side with parts, and the position of this rank
+    whole  the operators of the other side
+    """
+
+    def __init__(self, ranks: RanksOfSide, whole: Sequence[Operator]) -> None:
+        self._ranks = ranks
+        self._sides = _by_record(ranks.operators), _by_record(whole)
+
+    def portion(self, record: Record, whole: Record) -> Optional[Portion]:
+        """Return the indices, or the rows, of the tokens of this rank; None for another tensor, or a whole table."""
+        own, other = self._sides[0].get(id(record)), self._sides[1].get(id(whole))
+        if own is None or other is None or own.indices.shape != other.indices.shape:
+            return None
+        siblings = self._ranks.siblings(own.table)
+        sizes = [sibling.shape[0] for sibling in siblings or () if sibling.shape]
+        rows = (other.table.shape or (0,))[0]
+        if sum(sizes) != rows:
+            return None
+        position = self._ranks.position
+        first, size = sum(sizes[:position]), sizes[position]
+        tokens = other.indices.numpy()
+        mine = (tokens >= first) & (tokens < first + size)
+        name = f"part {position + 1} of {len(sizes)} of the rows of a table"
+        if record is own.indices:
+            return Portion(record.numpy()[mine], tokens[mine] - first, name)
+        return Portion(record.numpy()[mine], whole.numpy()[mine], name)
+
+
+def _by_record(operators: Sequence[Operator]) -> dict[int, _TableLookup]:
+    """Return the lookups by the `id` of their indices and of their rows."""
+    lookups: dict[int, _TableLookup] = {}
+    for operator in operators:
+        kind = operator_class(operator.op_type)
+        if len(operator.inputs) < 2 or len(operator.outputs) != 1:
+            continue
+        if kind == "embedding":
+            lookup = _TableLookup(operator.inputs[0], operator.inputs[1], operator.outputs[0])
+        elif kind == "embedding_dense_backward":
+            lookup = _TableLookup(operator.outputs[0], operator.inputs[1], operator.inputs[0])
+        else:
+            continue
+        lookups.update({id(lookup.indices): lookup, id(lookup.rows): lookup})
+    return lookups
