@@ -18,7 +18,7 @@ from ascend_dump.reading import Record
 __all__ = ["OtherOperators"]
 
 
-class _Place(NamedTuple):
+class _OperatorSite(NamedTuple):
     """A line of the forward pass in a module, with the shapes and types of the tensors of an operator there."""
 
     source: str
@@ -30,8 +30,8 @@ class OtherOperators:
     """Gathers the operators of the forward pass on all ranks, in the order of the dump."""
 
     def __init__(self) -> None:
-        #: By place and type of the operator: its first record.
-        self._ranks: dict[RankRun, dict[_Place, dict[str, Record]]] = {}
+        #: By site and type of the operator: its first record.
+        self._ranks: dict[RankRun, dict[_OperatorSite, dict[str, Record]]] = {}
         self._with_messages: set[RankRun] = set()
 
     def look_at(self, members: Sequence[Record]) -> None:
@@ -40,39 +40,38 @@ class OtherOperators:
         if first.rank is None or first.error is not None:
             return
         run = first.rank, first.run
-        places = self._ranks.setdefault(run, {})
+        operators = self._ranks.setdefault(run, {})
         if first.op_type.startswith("c10d::"):
             if first.op_type.startswith(("c10d::send", "c10d::recv")):
                 self._with_messages.add(run)
         elif first.source and first.phase == "forward" and not (is_view(first.op_type) or is_source(first.op_type)):
             tensors = tuple((record.io, record.index, record.dtype, record.shape) for record in members)
-            place = _Place(first.source, first.module or "", tensors)
-            places.setdefault(place, {}).setdefault(first.op_type, first)
+            site = _OperatorSite(first.source, first.module or "", tensors)
+            operators.setdefault(site, {}).setdefault(first.op_type, first)
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first operator that a rank runs in place of another one, for each launch."""
         for run in self._with_messages:
             self._ranks.pop(run, None)
         for ranks in ranks_of_launches(self._ranks):
-            places = dict.fromkeys(place for of_rank in ranks.values() for place in of_rank)
-            of_places = (
-                _of_place({rank: of_rank.get(place, {}) for rank, of_rank in ranks.items()}) for place in places
-            )
-            yield from sorted(filter(None, of_places), key=_moment)[:1]
+            sites = dict.fromkeys(site for of_rank in ranks.values() for site in of_rank)
+            findings = (_of_site({rank: of_rank.get(site, {}) for rank, of_rank in ranks.items()}) for site in sites)
+            yield from sorted(filter(None, findings), key=_moment)[:1]
 
 
-def _of_place(ranks: dict[int, dict[str, Record]]) -> Optional[RankFinding]:
+def _of_site(ranks: dict[int, dict[str, Record]]) -> Optional[RankFinding]:
     if not all(ranks.values()):
         return None
     differing = disagreement(ranks, lambda rank, other: ranks[rank].keys() == ranks[other].keys())
     if differing is None:
         return None
-    own, theirs = ranks[differing.ranks[0]], ranks[differing.largest[0]]
-    replaced, usual = own.keys() - theirs.keys(), theirs.keys() - own.keys()
-    if len(replaced) != 1 or len(usual) != 1:
+    operators, usual_operators = ranks[differing.ranks[0]], ranks[differing.largest[0]]
+    replacing = operators.keys() - usual_operators.keys()
+    replaced = usual_operators.keys() - operators.keys()
+    if len(replacing) != 1 or len(replaced) != 1:
         return None
-    record = own[replaced.pop()]
-    text = f"{record.op_type} runs at {record.source} on {in_words(differing.ranks)}, {usual.pop()} on "
+    record = operators[replacing.pop()]
+    text = f"{record.op_type} runs at {record.source} on {in_words(differing.ranks)}, {replaced.pop()} on "
     text += in_words(differing.largest)
     return RankFinding(record, f"{differing.doubt}: {text}" if differing.doubt else text)
 
