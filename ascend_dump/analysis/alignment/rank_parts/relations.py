@@ -204,8 +204,8 @@ def _along_axis(
     is_even = len(set(sizes)) == 1
     if sum(sizes) == whole[axis]:
         starts = [0, *accumulate(sizes)]
-        # The rows of a transposed matrix are along its last axis.
-        may_be_merged = is_even and (axis < len(whole) - 1 or len(whole) == 2) and 1 in ways
+        # The rows of a transposed matrix, and the labels of rows of tokens, are along the last axis.
+        may_be_merged = is_even and (axis < len(whole) - 1 or len(whole) <= 2) and 1 in ways
         merged = [*_merged_blocks(sizes[0])] if may_be_merged else []
         for blocks in dict.fromkeys((*ways, *merged)):
             if blocks == 1 or (is_even and sizes[0] % blocks == 0):

@@ -332,6 +332,16 @@ def columns_of_mesh(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     ]
 
 
+def labels_of_sequences(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Sequences are divided over ranks, and the labels of all rows are in one axis."""
+    labels = part(rng().integers(0, 12, (4, 8)), rank, ranks, 1).reshape(-1)
+    losses = part(rng().standard_normal((4, 8)).astype("f4"), rank, ranks, 1).reshape(-1)
+    return [
+        Call("aten::exp", [losses], [np.exp(losses)]),
+        Call("aten::gather", [losses, labels], [losses + labels + np.float32(0.5 if is_wrong else 0)]),
+    ]
+
+
 def divided_vocabulary(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     """As in megatron-core: only a program of several ranks masks tokens of other parts, so one rank has no masks."""
     tokens = rng().integers(0, 12, 32)
@@ -392,6 +402,7 @@ PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     columns_of_mesh: "aten::exp",
     calls_of_several_ranks: "aten::exp",
     divided_vocabulary: "aten::exp",
+    labels_of_sequences: "aten::gather",
 }
 #: Programs on a mesh of 2 by 2 ranks.
 MESHES = (heads_of_mesh, columns_of_mesh)
