@@ -214,7 +214,8 @@ def _has_number_of_rank(state: RankState, operators: OperatorPair) -> bool:
     first = next(((a, b) for a, b in match.inputs if a is not None and b is not None), None)
     if first is None:
         return False
-    if moves_elements(match.reference.function) and operators.has_equal_inputs:
+    agree = all(pair.verdict in ("equal", "noise") for pair in operators.inputs)
+    if moves_elements(match.reference.function) and agree:
         is_part = any(a.shape != b.shape for a, b in outputs)
         is_part = is_part or any(shards.has_own_number(first, argument.name) for argument in arguments)
         return is_part and all(map(_are_integers, arguments))

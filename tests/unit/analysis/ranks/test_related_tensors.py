@@ -342,6 +342,21 @@ def labels_of_sequences(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     ]
 
 
+def rows_of_senders(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """An expert divides its results by the ranks from which the rows came; they differ from one rank by rounding."""
+    mine = part(rng().standard_normal((8, 3)).astype("f4"), rank, ranks)
+    rows = rng().standard_normal((2, 3)).astype("f4")
+    results = np.nextafter(rows * 2, np.float32(9 if ranks > 1 else 0))
+    sizes = "[1,1]" if ranks > 1 else "[2]"
+    call = f'{{"op":"aten.split_with_sizes.default","args":{{"self":{{"input":0}},"split_sizes":{sizes}}}}}'
+    outputs = [results[:1].copy(), results[1:].copy()] if ranks > 1 else [results]
+    return [
+        Call("aten::mul", [rows], [results]),
+        Call("aten::split_with_sizes", [results], outputs, arguments=call),
+        Call("aten::exp", [mine], [np.exp(mine) + np.float32(0.5 if is_wrong else 0)]),
+    ]
+
+
 def divided_vocabulary(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     """As in megatron-core: only a program of several ranks masks tokens of other parts, so one rank has no masks."""
     tokens = rng().integers(0, 12, 32)
@@ -402,6 +417,7 @@ PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     columns_of_mesh: "aten::exp",
     calls_of_several_ranks: "aten::exp",
     divided_vocabulary: "aten::exp",
+    rows_of_senders: "aten::exp",
     labels_of_sequences: "aten::gather",
 }
 #: Programs on a mesh of 2 by 2 ranks.
