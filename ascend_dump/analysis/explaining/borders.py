@@ -105,10 +105,27 @@ def _confirm_lost(state: RankState, stretches: Sequence[EnteredStretch]) -> None
     Bytes behind the stretch differ. Its gradient may be too small a term of a sum for statistics to prove it.
     """
     for stretch in stretches:
-        if stretch.is_known or is_lost_gradient(stretch.stretch):
+        is_lost = is_lost_gradient(stretch.stretch) and not _is_of_rebuilt_forward(state, stretch)
+        if stretch.is_known or is_lost:
             stretch.differs = True
             draft = state.drafts[stretch.number]
             draft.hidden, draft.is_proven = False, True
+
+
+def _is_of_rebuilt_forward(state: RankState, entered: EnteredStretch) -> bool:
+    """Return True if a stretch of the backward pass follows from a forward pass that is built differently.
+
+    What one side computes otherwise, or alone, has gradients of its own.
+    """
+    if state.drafts[entered.number].pair.record.phase == "forward":
+        return True
+    return any(
+        operator.phase == "forward" and computes(operator)
+        for other in state.stretches.all()
+        if other.stretch.module == entered.stretch.module
+        for side in other.stretch.operators
+        for operator in side
+    )
 
 
 def _suspects(state: RankState, stretches: Sequence[EnteredStretch], a: Record, b: Record) -> frozenset[OriginNumber]:

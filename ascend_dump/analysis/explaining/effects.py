@@ -16,6 +16,7 @@ from typing import Callable, Optional
 from ascend_dump.analysis.explaining.differing import Differing, Node, leading_nodes
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import EnteredStretch
+from ascend_dump.analysis.explaining.tracking.reordered_parameters import ReorderedParameters
 from ascend_dump.analysis.explaining.uncertain_ends import UncertainEnds
 from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.float_types import float_kind
@@ -45,6 +46,7 @@ class Effects:
     differing  the pairs of operators with differences, by position in the reference
     stretches  the stretches, by side (0: actual) and position of each of their operators
     agree      returns True if a tensor of actual and one of the reference are equal but for rounding
+    reordered  the parameters that one program has in another order
     """
 
     flows: Flows
@@ -52,6 +54,7 @@ class Effects:
     differing: Mapping[int, Differing]
     stretches: Mapping[tuple[int, int], EnteredStretch]
     agree: Callable[[Record, Record], bool]
+    reordered: ReorderedParameters
 
     def __post_init__(self) -> None:
         self._last = tuple(map(_last_of_parameters, self.flows))
@@ -203,7 +206,8 @@ class Effects:
 
     def _readers(self, side: int, operator: Operator, output: Optional[Record]) -> Iterator[Optional[Node]]:
         # An input that an operator overwrites is a buffer: its new value is a result.
-        if output is None or output.io == "input" or self._is_last(side, output):
+        ends_alike = output is not None and output.parameter is not None and self._ends_alike(output.parameter)
+        if output is None or (output.io == "input" and not ends_alike) or self._is_last(side, output):
             yield None
             return
         flow, is_read = self.flows[side], False
@@ -217,7 +221,7 @@ class Effects:
             if any(self._is_last(side, record) for record in records) or not flow.operators[position].outputs:
                 yield None
             yield from self._node(side, position, records)
-        if not is_read and not self._is_result_of_both(side, operator, output):
+        if not is_read and not ends_alike and not self._is_result_of_both(side, operator, output):
             yield None
 
     def _is_result_of_both(self, side: int, operator: Operator, output: Record) -> bool:
@@ -264,8 +268,15 @@ class Effects:
         """
         if name not in self._alike:
             a, b = (last.get(name) for last in self._last)
-            self._alike[name] = a is not None and b is not None and a.shape == b.shape and self.agree(a, b)
+            self._alike[name] = a is not None and b is not None and a.shape == b.shape and self._agree(a, b)
         return self._alike[name]
+
+    def _agree(self, a: Record, b: Record) -> bool:
+        """Return True if the last values of a parameter agree, in the order that each program has."""
+        if self.agree(a, b):
+            return True
+        reordered = self.reordered.in_order_of_reference(a, self.flows)
+        return reordered is not None and self.agree(reordered, b)
 
 
 def _is_smaller_behind(differing: Differing) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.explaining.adapter_evidence import adapter_of
-from ascend_dump.analysis.explaining.borders import judge_border, note_agreement
+from ascend_dump.analysis.explaining.borders import judge_border, leave, note_agreement
 from ascend_dump.analysis.explaining.drafts import Draft, add_effect
 from ascend_dump.analysis.explaining.input_kind import InputKinds
 from ascend_dump.analysis.explaining.operator_pair import OperatorPair
@@ -118,6 +118,13 @@ class InputJudge:
         difference, pair = state.compare(None, a, b)
         is_known = any(known is not None for known in state.known.look_up(a, b, difference))
         if difference.verdict != "different" or is_known or state.known.one_sided_writers(a, b):
+            return
+        makers = () if difference.bounds else state.stretches.makers(difference.contents)
+        if makers:
+            # A gradient that leaves a part which is built differently, where the terms of sums may cancel.
+            border, _ = judge_border(state, makers, a, b, difference, pair)
+            if border.causes:
+                leave(state, border)
             return
         verdict, reason = state.judge.of_input(a, b, difference)
         if verdict == "different":

@@ -119,14 +119,15 @@ def importance(origins: Iterable[_Ranked]) -> Callable[[_Ranked], tuple[bool, bo
 
 def _how_far(group: Sequence[Draft]) -> str:
     """Return the probable reason why parameters differ."""
+    is_in_another_order = all(map(_is_in_another_order, group))
     errors = [draft.pair.measure.max_rel for draft in group if draft.pair.measure is not None]
-    for dtype in ("float16", "bfloat16"):
+    for dtype in () if is_in_another_order else ("float16", "bfloat16"):
         kind = float_kind(dtype)
         if kind is not None and len(errors) == len(group) and max(errors) <= 1.01 * kind.unit:
             return f"by a rounding to {dtype}"
     if group[0].since is not None:
         return "they were updated differently"
-    if all(map(_is_in_another_order, group)):
+    if is_in_another_order:
         return "probably the same values in another order"
     if group[0].names is not None:
         return f"they have other names, such as {group[0].names[0]} here and {group[0].names[1]} in the reference"

@@ -34,8 +34,8 @@ RUN_BETWEEN = "operators without a partner run between"
 _COMPUTE = 100.0
 #: Maximum number of operators of each side that a line of evidence names.
 _MOST_BETWEEN = 3
-#: The argument of elementwise arithmetic that is a number in place of a tensor.
-_OPERAND = "other"
+#: The argument of elementwise arithmetic that is a number in place of a tensor; the one that a mask fills in.
+_OPERAND, _FILL = "other", ("masked_fill", "value")
 _SAME_STATE = "the generator state is the same on both sides"
 #: Kinds of origins for which a comparison of two frameworks may find a cause.
 _UNEXPLAINED = ("compute", "amplification", "unknown")
@@ -94,7 +94,7 @@ def add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> OriginN
     # factor or a summand is none, because another operator may apply it on the other side.
     computes_values = pair.has_one_shape and not is_view(reference.op_type)
     is_of_argument = (
-        any(argument.name != _OPERAND for argument in arguments)
+        any(argument.name != _OPERAND and (reference.function, argument.name) != _FILL for argument in arguments)
         and computes_values
         and pair.measure is not None
         and pair.measure.at is None

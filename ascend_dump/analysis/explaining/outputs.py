@@ -51,6 +51,7 @@ __all__ = ["judge_outputs"]
 _FAR_OFF, _ABOUT = 0.25, 4.0
 #: An output with this many times less error than an input is computed from other inputs on both sides.
 _TIMES_LESS = 1e3
+_NEARER = "computed from other inputs, and its statistics agree but for rounding"
 #: An output whose arguments differ follows from them if its error is this many times the rounding of its inputs.
 _TIMES_ROUNDING = 4.0
 
@@ -285,6 +286,8 @@ def _judge_values(
     verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal, rebuilt=rebuilt)
     if verdict == "noise" and not causes and _is_due_to_arguments(operators, a, b, measure):
         verdict, reason = "different", f"the arguments differ, and rounding explains less{extent(measure)}"
+    if verdict == "different" and rebuilt and statistics_settle(difference, a, b):
+        verdict, reason = "undecided", _NEARER
     if verdict == "undecided" and causes and _is_as_far_off(operators, measure):
         verdict = "different"
     is_explained = bool(causes or state.modules.of_output(b))

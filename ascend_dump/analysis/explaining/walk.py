@@ -31,6 +31,7 @@ from ascend_dump.analysis.explaining.results import ChangedCall, Origin, Pair, R
 from ascend_dump.analysis.explaining.stretch_entry import StretchEntry
 from ascend_dump.analysis.explaining.stretches import EnteredStretch, MadeInside, is_alone
 from ascend_dump.analysis.explaining.tracking.local_results import NO_COUNTERPART
+from ascend_dump.analysis.explaining.tracking.reordered_parameters import ReorderedParameters
 from ascend_dump.analysis.explaining.updates import UpdateJudge, is_of_update
 from ascend_dump.analysis.explaining.wiring import Wiring
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, OriginNumber
@@ -75,6 +76,7 @@ class Divergence:
         #: if another step follows.
         self._last_updates: list[Draft] = []
         self._left_states = LeftStates()
+        self._reordered = ReorderedParameters()
         self.begin_step(())
 
     def begin_step(
@@ -294,7 +296,7 @@ class Divergence:
         if not has_storages(*(flow.operators for flow in wiring.flows)):
             return
         stretches = state.stretches.by_operator()
-        effects = Effects(wiring.flows, wiring.partners, self._differing, stretches, state.agree)
+        effects = Effects(wiring.flows, wiring.partners, self._differing, stretches, state.agree, self._reordered)
         origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].may_end]
         compensated = [*effects.compensated(parameters)]
         origins += compensated

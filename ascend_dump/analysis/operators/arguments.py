@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
+from ascend_dump.analysis.operators.names import operation
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class, writes
 from ascend_dump.dump_format import Arguments, Named, TensorOf, plain_text
@@ -67,12 +68,17 @@ class DifferingArgument(NamedTuple):
 
 
 def differing_arguments(actual: Operator, reference: Operator) -> list[DifferingArgument]:
-    """Return the arguments that differ; empty if a dump does not record them, or if the operators are not the same."""
+    """Return the arguments that differ; empty if a dump does not record them, or if the operators are not the same.
+
+    Of two overloads of one operator, the arguments that both have are compared: a product with a number is one of two
+    overloads, depending on how the program writes it.
+    """
     a, b = arguments_of(actual), arguments_of(reference)
-    if a is None or b is None or a.operator != b.operator:
+    if a is None or b is None or operation(a.operator) != operation(b.operator):
         return []
     differing = []
-    for name in dict.fromkeys((*a.values, *b.values)):
+    names = dict.fromkeys((*a.values, *b.values))
+    for name in names if a.operator == b.operator else a.values.keys() & b.values.keys():
         value_a, value_b = a.values.get(name), b.values.get(name)
         if name not in _SURROUNDINGS and not _is_same(value_a, value_b):
             differing.append(DifferingArgument(name, value_a, value_b))

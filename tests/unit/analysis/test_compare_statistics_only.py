@@ -357,3 +357,35 @@ def test_the_gradient_of_a_bias_before_a_norm_is_rounding(tmp_path: Path) -> Non
     assert found.verdict != "different"
     wrong = ascend_dump.compare(dump_before_norm(tmp_path / "wrong", by_hand=True, scale=1.5), reference)
     assert wrong.origins[0].module == "0"
+
+
+class Sum(nn.Module):
+    """A sum of layers that all read the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([layer(x) for layer in self.layers]).sum(0) * torch.arange(float(WIDTH))
+
+
+def dump_sum(path: Path, change: Callable[[Tensor], Tensor]) -> Path:
+    torch.manual_seed(0)
+    network, x = Sum(), torch.randn(3, WIDTH)
+    with torch.no_grad():
+        for layer in network.layers:
+            layer.weight.copy_(change(layer.weight))
+        with ascend_dump.capture(network, path=path, steps="0", data="stats", quiet=True):
+            network(x)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [(lambda weight: weight.flip(0), "in another order"), (lambda weight: weight.bfloat16(), "rounding to bfloat16")],
+)
+def test_how_parameters_differ(tmp_path: Path, change: Callable[[Tensor], Tensor], fact: str) -> None:
+    reference = dump_sum(tmp_path / "reference", lambda weight: weight)
+    origin = ascend_dump.compare(dump_sum(tmp_path / "changed", change), reference).origins[0]
+    assert fact in origin.evidence[0], origin.evidence

@@ -251,9 +251,10 @@ def _probable_error(measure: Measure, unit: float) -> float:
 def statistics_settle(difference: Difference, a: Record, b: Record) -> bool:
     """Return True if statistics agree so closely that a difference of the inputs has ended.
 
-    Extremes, mean and norm agree within some roundings of single elements. Elements that differ do not agree so by
-    chance, except the same elements in another order. Coarse statistics prove nothing, nor do those of a mask,
-    which is negative and much larger than the other elements.
+    Extremes, mean and norm agree within some roundings. The rounding of what the inputs are computed from is not known:
+    it may be the same in many elements, and then it changes a norm as much as an element. Elements that differ do not
+    agree so by chance, except the same elements in another order. Coarse statistics prove nothing, nor do those of a
+    mask, which is negative and much larger than the other elements.
     """
     measure, kind = difference.measure, float_kind(type_of(a, b))
     if measure is None or kind is None or not difference.bounds or measure.nonfinite or are_rearranged(a, b):
@@ -264,7 +265,7 @@ def statistics_settle(difference: Difference, a: Record, b: Record) -> bool:
     lowest, largest = (float(value or 0.0) for value in (statistics.min, statistics.max))
     if lowest < 0 and measure.rms > _MASKED * min(-lowest, abs(largest) or -lowest):
         return False
-    return max(measure.max_rel, measure.rel_l2 * math.sqrt(measure.count)) <= _MANY_ROUNDINGS * kind.unit
+    return max(measure.max_rel, measure.rel_l2) <= _MANY_ROUNDINGS * kind.unit
 
 
 def _memory_of(record: Record) -> Optional[_Memory]:
