@@ -131,9 +131,10 @@ def _has_weight(operator: Operator) -> bool:
 
 
 def _reads_weights(product: Operator, softmax: Operator) -> bool:
-    """Return True if a product reads a tensor with as many elements as the result of a softmax."""
-    count = math.prod(softmax.outputs[0].shape or ()) if softmax.outputs else 0
-    return count > 0 and any(math.prod(record.shape or ()) == count for record in product.inputs)
+    """Return True if a product reads a tensor with as many elements as the result of a softmax, or without a sink."""
+    shape = (softmax.outputs[0].shape or ()) if softmax.outputs else ()
+    counts = {math.prod(shape), math.prod(shape[:-1]) * (shape[-1] - 1)} - {0} if shape else set()
+    return any(math.prod(record.shape or ()) in counts for record in product.inputs)
 
 
 def attention_of_tokens(
@@ -216,6 +217,10 @@ def _arrays(part: AttentionPart) -> Optional[_AttentionArrays]:
     if len(inputs) < 2 or any(array.ndim < 2 for array in inputs):
         return None
     inputs = [array.reshape(-1, *array.shape[-2:]) for array in inputs]
+    if math.prod(part.scores.outputs[0].shape or ()) == math.prod(shape[:-1]) * (shape[-1] - 1):
+        # A sink is a last column without a key, which takes a share of the weights.
+        shape = (*shape[:-1], shape[-1] - 1)
+        scores, weights = scores[..., :-1], weights[..., :-1]
     queries, keys = inputs[0], inputs[1].swapaxes(-1, -2)
     if keys.shape[1] != shape[-1]:
         queries, keys = keys, queries

@@ -97,6 +97,12 @@ class TokenAlignment:
             displaced_tokens(sequences, reference_sequences, {a: b for a, (b, _) in partners.items()}, reference_calls),
             displaced_tokens(reference_sequences, sequences, of_reference, calls),
         )
+        #: Requests whose ids differ from some position on: (request of actual, of the reference, position).
+        self.parted = [
+            (sequence, partner, count)
+            for sequence, (partner, count) in partners.items()
+            if count < min(len(sequences[sequence]), len(reference_sequences[partner]))
+        ]
         order = dict.fromkeys(
             token
             for rows in (*(call.slots for call in calls), *(call.keys for call in calls))

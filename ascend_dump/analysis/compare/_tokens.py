@@ -177,8 +177,8 @@ def with_misread_token(origins: Sequence[Origin], alignment: TokenAlignment) -> 
 def uncompared_tokens(alignment: TokenAlignment) -> list[Pair]:
     """Return unmatched pairs for tokens that were not compared, so that the verdict is not "noise".
 
-    There is one for each request whose tokens the other side has at other positions. Without one, there is one if less
-    than half of the tokens are on both sides. The records are those of the ids.
+    There is one for each request whose tokens the other side has at other positions. Without one, there is one for each
+    request whose ids part, or one if less than half of the tokens are on both sides. The records are those of the ids.
     """
     pairs = []
     for side, displaced in enumerate(alignment.displaced):
@@ -198,6 +198,13 @@ def uncompared_tokens(alignment: TokenAlignment) -> list[Pair]:
                 reason += f"them at positions {places} of request {tokens.holder}, "
                 reason += "as if positions began again, or requests were not kept apart"
             pairs.append(_uncompared(call.ids_record, reason, of_actual=side == 0))
+    for request, partner, position in () if pairs else alignment.parted:
+        ids = alignment.sequences[request][position], alignment.reference_sequences[partner][position]
+        reason = (
+            f"the ids of request {request} part at token {position}: {ids[0]} here, {ids[1]} in the reference; the "
+            "tokens from there on were not compared"
+        )
+        pairs.append(_uncompared(alignment.calls[0][0].ids_record, reason, of_actual=True))
     if not pairs and not alignment.has_most_tokens:
         reason = f"only {alignment.tokens.count} tokens are on both sides: most were not compared"
         pairs.append(_uncompared(alignment.calls[0][0].ids_record, reason, of_actual=True))

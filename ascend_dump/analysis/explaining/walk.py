@@ -288,10 +288,10 @@ class Divergence:
         """Drop origins where the programs are built differently and all differences end before a result."""
         state, wiring = self._state, self._wiring
         causes = NO_ORIGINS.union(*(differing.causes for differing in self._differing.values()))
-        # Among ranks that share the work, and in calls joined by tokens, operators without a partner prove nothing.
-        is_whole = not (self._by_tokens or state.has_parts)
-        parameters = {number for number in causes if is_whole and state.drafts[number].kind == "parameter"}
-        if not (state.rebuilt or parameters) or wiring is None:
+        # Among ranks that share the work, operators without a partner prove nothing.
+        parameters = {n for n in causes if not state.has_parts and state.drafts[n].kind == "parameter"}
+        # In calls joined by tokens, operators that read a difference may be left out: it only seems to end there.
+        if self._by_tokens or not (state.rebuilt or parameters) or wiring is None:
             return
         if not has_storages(*(flow.operators for flow in wiring.flows)):
             return

@@ -17,12 +17,26 @@ LENGTHS, NEW = (6, 4), 3
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
-    """Attention to the tokens of a call, or to a cache: one request after the other, or one token of each request."""
+    """Attention to the tokens of a call, or to a cache: one request after the other, or one token of each request.
+
+    sink: a score of each head that has no key
+    """
+
+    sink: Any = None
 
     def __init__(self) -> None:
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(SIZE, n, bias=False) for n in (SIZE, *[GROUPS * HEAD] * 2, SIZE))
         self.fault = ""
+
+    def weights(self, scores: Any, axis: int = 0) -> Any:
+        """Return the weights of the keys. axis: that of the heads"""
+        if self.sink is None:
+            return scores.softmax(-1)
+        shape = [1] * scores.dim()
+        shape[axis : axis + 2] = (GROUPS, -1) if scores.shape[axis] == GROUPS else (HEADS, 1)
+        sink = self.sink.view(shape).expand(*scores.shape[:-1], 1)
+        return torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
 
     def forward(self, x: Any, positions: Any, cache: Any, lengths: Any) -> Any:
         q, k, v = self.q(x), self.k(x), self.v(x)
@@ -31,7 +45,7 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
             k, v = (part.repeat_interleave(HEADS // GROUPS, 1) for part in (k, v))
             scores = q @ k.transpose(-1, -2) * HEAD**-0.5
             scores = scores + torch.full(scores.shape[-2:], float("-inf")).triu(1)
-            return self.o((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+            return self.o((self.weights(scores, 1) @ v).transpose(1, 2).flatten(2))
         rows = torch.arange(len(lengths)).repeat_interleave(lengths)
         # One write for keys and values, which are the halves of each row of the cache.
         both = torch.stack((k, v), 1).view(1, -1, 2, GROUPS, HEAD)
@@ -51,7 +65,7 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         count = HEADS // GROUPS
         k = k.repeat(1, count, 1) if self.fault == "heads" else k.repeat_interleave(count, 1)
         scores = torch.einsum("qhd,khd->hqk", q, k) * HEAD**-0.5
-        weights = scores.masked_fill(~torch.ones(scores.shape[1:], dtype=torch.bool).tril(), -1e30).softmax(-1)
+        weights = self.weights(scores.masked_fill(~torch.ones(scores.shape[1:], dtype=torch.bool).tril(), -1e30))
         return torch.einsum("hqk,khd->qhd", weights, v.repeat_interleave(count, 1)).flatten(1)
 
     def decode(self, q: Any, cache: Any, positions: Any) -> Any:
@@ -64,7 +78,7 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         scores = torch.einsum("rgnd,rkgd->rgnk", q.unflatten(1, (GROUPS, -1)), k) * (factor * HEAD**-0.5)
         last = positions + (self.fault == "mask")
         scores = scores.masked_fill(torch.arange(ROOM) > last[:, None, None, None], -1e30)
-        weights = scores.half().softmax(-1).float() if self.fault == "softmax" else scores.softmax(-1)
+        weights = scores.half().softmax(-1).float() if self.fault == "softmax" else self.weights(scores, 1)
         return torch.einsum("rgnk,rkgd->rgnd", weights, v).flatten(1)
 
 
@@ -144,6 +158,16 @@ def test_a_fault_in_an_attention(fault: str, operator: str, text: str, tmp_path:
     assert first.module == "blocks.0", first
     assert first.op_name.startswith(f"blocks.0/{operator}_"), (first.op_name, first.evidence)
     assert text in first.evidence[0]
+
+
+@pytest.mark.parametrize(("fault", "operator"), [("", ""), ("mask", "masked_fill"), ("values", "bmm")])
+def test_an_attention_with_a_sink(fault: str, operator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The softmax has a column more than there are keys."""
+    monkeypatch.setattr(Attention, "sink", torch.linspace(-1.0, 1.0, HEADS))
+    comparison = ascend_dump.compare(engine(tmp_path / "a", fault), trainer(tmp_path / "b"), align="tokens")
+    names = [origin.op_name.rpartition("_")[0] for origin in comparison.origins[:1]]
+    assert names == ([f"blocks.0/{operator}"] if fault else []), comparison.origins
+    assert comparison.verdict == ("different" if fault else "noise")
 
 
 def test_another_cap_of_the_logits(tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ def compared(
     dtype: Any = torch.float32,
     *,
     chooses: bool = False,
+    slices: bool = False,
     trains_in: Any = None,
     both: Any = None,
 ) -> Any:
@@ -155,6 +156,7 @@ def compared(
     fault    changes the engine
     chooses  the engine keeps a copy of the logits, divides them by a temperature, draws the next token, and counts its
              tokens; the trainer computes a loss
+    slices   both sides read the logits in parts only, to choose a token or to compute a loss
     trains_in  the type of the trainer, if it has another one
     both     changes the engine and the trainer
     """
@@ -174,11 +176,15 @@ def compared(
                 copy.deepcopy(logits)
                 torch.multinomial((logits[-1] / 0.7).softmax(-1), 1)
                 (ids[begin:end] > 0).sum()
+            if slices:
+                logits[-1:].log_softmax(-1).argmax(-1)
     with torch.no_grad(), ascend_dump.capture(trainer, path=tmp_path / "trainer", steps="0"):
         logits = trainer(ids[None], torch.arange(11)[None])
         if chooses:
             mask, each = ids[None, 1:] > 0, functional.log_softmax(logits[:, :-1], -1).gather(-1, ids[None, 1:, None])
             -(each[..., 0] * mask).sum() / mask.sum()
+        if slices:
+            logits[:, :-1].log_softmax(-1).gather(-1, ids[None, 1:, None])
     return ascend_dump.compare(tmp_path / "engine", tmp_path / "trainer", align="tokens")
 
 
@@ -216,6 +222,16 @@ def test_another_factor_of_the_logits(tmp_path: Path) -> None:
     comparison = compared(tmp_path, fault)
     assert comparison.origins[0].op_type in ("aten::mul", "aten::div")
     assert len(comparison.origins) == 1
+
+
+def test_a_lost_factor_of_the_logits_before_tokens_are_chosen(tmp_path: Path) -> None:
+    """Only operators that choose tokens read the logits, and they are not compared: this proves no agreement."""
+
+    def fault(engine: Any) -> None:
+        engine.factor = 1.0
+
+    comparison = compared(tmp_path, fault, slices=True)
+    assert comparison.verdict != "noise", comparison.counts
 
 
 def test_a_temperature_in_the_model(tmp_path: Path) -> None:

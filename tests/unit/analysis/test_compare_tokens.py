@@ -477,6 +477,28 @@ def test_a_request_and_its_padded_row_in_a_batch(tmp_path: Path) -> None:
     assert ascend_dump.compare(wrong, batch, rows={0: 1}).origins[0].module == "blocks.1.n2"
 
 
+def test_a_single_token_with_another_id(tmp_path: Path) -> None:
+    """The tokens behind it are the same again, so the id is wrong, as of a rejected draft that stays in a cache."""
+    [sequence] = requests(11)
+    wrong = sequence.clone()
+    wrong[6] = (sequence[6] + 1) % VOCABULARY
+    reference = trainer(tmp_path / "trainer", Network(), [sequence])
+    comparison = ascend_dump.compare(rollout(tmp_path / "rollout", Network(), [wrong], new=6), reference)
+    first = comparison.origins[0]
+    assert (first.op_name, first.kind) == ("embed/embedding_0", "input")
+    assert first.evidence[0] == "first token 6; 1 of 11 tokens differ"
+
+
+def test_ids_that_part(tmp_path: Path) -> None:
+    """The tokens behind them are not compared, so the verdict is not that of those before."""
+    [sequence] = requests(11)
+    others = torch.cat((sequence[:8], (sequence[8:] + 1) % VOCABULARY))
+    reference = trainer(tmp_path / "trainer", Network(), [sequence])
+    comparison = ascend_dump.compare(rollout(tmp_path / "rollout", Network(), [others]), reference)
+    assert (comparison.verdict, len(comparison.origins)) == ("unmatched", 0)
+    assert any("the ids of request 0 part at token 8" in pair.reason for pair in comparison.pairs)
+
+
 def test_dumps_of_other_requests_are_not_compared_by_tokens(tmp_path: Path) -> None:
     network = Network()
     actual = rollout(tmp_path / "rollout", network, [torch.arange(1, 9)])

@@ -49,6 +49,8 @@ class Engine(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.trainer, self.fault = [trainer], fault
         self.w_qkv = torch.cat([part.weight for part in (trainer.q, trainer.k, trainer.v)]).detach()
+        if fault == "stale values":
+            self.w_qkv[2 * SIZE :] *= 1.1
         self.cache: Optional[list[Any]] = None
 
     def forward(self, ids: Any, positions: Any) -> Any:
@@ -125,6 +127,16 @@ def test_an_operator_of_the_reference_is_named_too(tmp_path: Path) -> None:
 
 def test_operators_that_move_elements_on_one_side_are_named_if_the_tensor_before_them_agrees(tmp_path: Path) -> None:
     """Keys and values are exchanged where the result of the fused product is divided."""
-    first = compared(tmp_path, "exchanged").origins[0]
-    assert (first.op_name, first.kind) == ("unbind_0", "wiring")
-    assert "its elements are moved by" in " ".join(first.evidence)
+    norm, moved = compared(tmp_path, "exchanged").origins[:2]
+    assert "reads mm_0[32:48] here, k/mm_0 in the reference" in norm.evidence
+    assert (moved.op_name, moved.kind) == ("unbind_0", "wiring")
+    assert "its elements are moved by" in " ".join(moved.evidence)
+
+
+def test_a_part_of_a_fused_weight_of_which_all_rows_are_stale(tmp_path: Path) -> None:
+    """Its rows are those of no weight of the trainer, so it is known as the part that is left over."""
+    first = compared(tmp_path, "stale values").origins[0]
+    assert first.kind == "parameter"
+    assert first.pair.actual is not None
+    assert first.pair.reference is not None
+    assert (first.pair.actual.op_name, first.pair.reference.op_name) == ("mm_0", "v/mm_0")

@@ -45,6 +45,11 @@ class _Product(NamedTuple):
     rows: tuple[bytes, ...]
     axis: int
 
+    @property
+    def width(self) -> int:
+        """The number of inputs of each output."""
+        return (self.weight.shape or (0, 0))[1 - self.axis]
+
 
 class NarrowPart(NamedTuple):
     """The part of a wide product that is a narrow product.
@@ -87,7 +92,7 @@ def same_weights(actual: Sequence[Operator], reference: Sequence[Operator]) -> d
 
     A weight that several operators of one side use is no evidence. Weights of different types are the same if they are
     equal in the coarser type. The weight of the only product of a module is that of this module on the other side, even
-    if it is stale.
+    if it is stale. So is the part of a wide weight that is left over, see `_left_over`.
     """
     common_type = _common_type(actual, reference)
     sides = [_by_weight(side, common_type) for side in (actual, reference)]
@@ -98,7 +103,40 @@ def same_weights(actual: Sequence[Operator], reference: Sequence[Operator]) -> d
         b = modules[1].get(key)
         if a not in names and b is not None and b not in taken:
             names[a] = b
+    for known in (names, {b: a for a, b in names.items()}):
+        of_actual = known is names
+        wide, narrow = (actual, reference) if of_actual else (reference, actual)
+        for a, b in _left_over(wide, narrow, known).items():
+            names.update({a: b} if of_actual else {b: a})
     return names
+
+
+def _left_over(wide: Sequence[Operator], narrow: Sequence[Operator], known: Mapping[str, str]) -> dict[str, str]:
+    """Return the part without a partner of each wide product, if one product beside the partners has none either.
+
+    wide, narrow: the operators of both sides; known: by name of an operator of the wide side, that of its partner
+    """
+    parts: dict[str, list[Operator]] = {}
+    for operator in filter(is_product, wide):
+        whole, is_part, _ = operator.op_name.partition("[")
+        if is_part:
+            parts.setdefault(whole, []).append(operator)
+    by_name, taken = {operator.op_name: operator for operator in narrow}, {*known.values()}
+    result = {}
+    for of_wide in parts.values():
+        alone = [part for part in of_wide if part.op_name not in known]
+        parents = {_parent_of(by_name[known[part.op_name]]) for part in of_wide if part.op_name in known}
+        beside = [
+            op for op in filter(is_product, narrow) if _parent_of(op) in parents and op.op_name not in taken and alone
+        ]
+        fitting = [op for op in beside if _count_outputs(op) == _count_outputs(alone[0])]
+        if len(alone) == len(fitting) == 1:
+            result[alone[0].op_name] = fitting[0].op_name
+    return result
+
+
+def _count_outputs(operator: Operator) -> int:
+    return (operator.outputs[0].shape or (0,))[-1] if operator.outputs else 0
 
 
 def _by_module(operators: Sequence[Operator]) -> dict[Hashable, str]:
@@ -155,18 +193,25 @@ def wide_products(
             for row in dict.fromkeys(product.rows):
                 by_row.setdefault(row, []).append(product)
     wide: dict[int, list[NarrowPart]] = {}
+    own_rows = {row for product in _products(operators, common_type) for row in product.rows} if by_row else set()
+    others = [each for each in _products(narrow, common_type) if by_row and own_rows.isdisjoint(each.rows)]
     for product in _products(operators, common_type) if by_row else ():
-        parts = _parts_of(product, by_row)
+        parts = _parts_of(product, by_row, others)
         if len(parts) > 1 or (may_reorder and parts and len(parts[0]) > 1):
             weight = product.weight.index, product.axis
             wide[product.operator.position] = [NarrowPart(part, len(product.rows), *weight) for part in parts]
     return wide
 
 
-def _parts_of(product: _Product, by_row: Mapping[bytes, Sequence[_Product]]) -> list[tuple[slice, ...]]:
+def _parts_of(
+    product: _Product, by_row: Mapping[bytes, Sequence[_Product]], others: Sequence[_Product]
+) -> list[tuple[slice, ...]]:
     """Return the outputs of a wide product that are those of each narrow product; none unless they cover all outputs.
 
-    More than half of the rows of a narrow weight have to be rows of the wide weight, since some may be wrong.
+    More than half of the rows of a narrow weight have to be rows of the wide weight, since some may be wrong. A weight
+    of which all rows are wrong, such as a stale one, is the part that is left over.
+
+    others: narrow products none of whose rows is a row of a wide weight
     """
     indices: dict[bytes, list[int]] = {}
     for index in range(len(product.rows) - 1, -1, -1):
@@ -179,13 +224,33 @@ def _parts_of(product: _Product, by_row: Mapping[bytes, Sequence[_Product]]) -> 
         if numbers is not None:
             covered.update(numbers)
             numbers_of.append(numbers)
-    if len(covered) != len(product.rows):
+    left_over = sorted({*range(len(product.rows))} - covered)
+    if left_over and numbers_of and _is_left_over(left_over, product, [*narrow.values()], others):
+        numbers_of.append(left_over)
+    elif left_over:
         return []
     if all(map(_are_blocks, numbers_of)):
         return sorted(map(_ranges, numbers_of), key=lambda part: part[0].start)
     # Rows were moved by mistake: the comparison of one weight after the other shows it.
     ends = [*accumulate(len(numbers) for numbers in sorted(numbers_of, key=median))]
     return [(slice(begin, end),) for begin, end in zip([0, *ends], ends)]
+
+
+def _is_left_over(
+    numbers: Sequence[int], product: _Product, neighbours: Sequence[_Product], others: Sequence[_Product]
+) -> bool:
+    """Return True if one other product in the parent module of the narrow products has as many rows as are left over.
+
+    numbers: the rows of the wide weight that no narrow weight has
+    """
+    parents = {_parent_of(neighbour.operator) for neighbour in neighbours}
+    beside = [other for other in others if _parent_of(other.operator) in parents and len(other.rows) == len(numbers)]
+    is_block = numbers[-1] - numbers[0] + 1 == len(numbers)
+    return is_block and len(beside) == 1 and beside[0].width == product.width
+
+
+def _parent_of(operator: Operator) -> str:
+    return (operator.module or "").rpartition(".")[0]
 
 
 def _numbers_of(
