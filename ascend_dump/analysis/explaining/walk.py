@@ -288,16 +288,19 @@ class Divergence:
         """Drop origins where the programs are built differently and all differences end before a result."""
         state, wiring = self._state, self._wiring
         causes = NO_ORIGINS.union(*(differing.causes for differing in self._differing.values()))
-        # Among ranks that share the work, operators without a partner prove nothing.
-        parameters = {n for n in causes if not state.has_parts and state.drafts[n].kind == "parameter"}
-        # In calls joined by tokens, operators that read a difference may be left out: it only seems to end there.
-        if self._by_tokens or not (state.rebuilt or parameters) or wiring is None:
+        # Among ranks that share the work, and in calls joined by tokens, operators without a partner prove nothing.
+        is_whole = not (self._by_tokens or state.has_parts)
+        parameters = {number for number in causes if is_whole and state.drafts[number].kind == "parameter"}
+        if not (state.rebuilt or parameters) or wiring is None:
             return
         if not has_storages(*(flow.operators for flow in wiring.flows)):
             return
         stretches = state.stretches.by_operator()
         effects = Effects(wiring.flows, wiring.partners, self._differing, stretches, state.agree, self._reordered)
         origins = [(number, node) for number, node in state.rebuilt if state.drafts[number].may_end]
+        if self._by_tokens:
+            # Operators that read a tensor that differs may be left out, so it only seems to end there.
+            origins = [(number, node) for number, node in origins if isinstance(node, EnteredStretch)]
         compensated = [*effects.compensated(parameters)]
         origins += compensated
         earlier = {number for number, _ in state.rebuilt if state.drafts[number].reaches_results}
@@ -326,7 +329,7 @@ class Divergence:
         # Origins of earlier steps, whose differences reach no result, may explain differences of this step too.
         ended = {number for number in ending | causes if state.drafts[number].reaches_results is False}
         for position, differing in self._differing.items():
-            if ending and position not in leading and differing.causes <= ended:
+            if ending and not self._by_tokens and position not in leading and differing.causes <= ended:
                 self._ending.update(map(id, (*differing.inputs, *differing.outputs)))
 
     def _add_ending(self, ended: set[OriginNumber]) -> None:
