@@ -221,7 +221,8 @@ def _along_axis(
             yield PartOfWhole(name, (position,), ranks, _taken(axis, [(position, sizes[0], ranks)]))
             for rows in range(2, ranks):
                 if ranks % rows == 0:  # both dimensions of a mesh divide the axis
-                    yield from _along_axis_twice(position, rows, ranks // rows, whole[axis], axis, merged)
+                    heads = merged if axis < len(whole) - 1 else ()
+                    yield from _along_axis_twice(position, rows, ranks // rows, whole[axis], axis, heads)
         return
     size = sizes[0]
     count = whole[axis] // size if size and is_even else 0
