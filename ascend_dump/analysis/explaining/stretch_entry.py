@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Optional
 
 from ascend_dump.analysis.explaining.drafts import Draft, stretch_draft
@@ -23,6 +24,9 @@ __all__ = ["StretchEntry"]
 
 #: Operators that return parts of a tensor.
 _DIVIDING = frozenset({"split", "split_with_sizes", "chunk", "tensor_split", "unbind", "narrow", "slice", "select"})
+
+#: Norms of tensors that agree but for rounding are as near as this.
+_NEAR = 1e-2
 
 
 class StretchEntry:
@@ -100,7 +104,8 @@ class StretchEntry:
     def _draft_of(self, side: int, stretch: Stretch) -> Draft:
         if self._wiring is None or stretch.operators[1 - side]:
             return stretch_draft(stretch)
-        states = [] if self._by_tokens else self._wiring.states_written(side, stretch.operators[side])
+        written = [] if self._by_tokens else self._wiring.states_written(side, stretch.operators[side])
+        states = [record for record in written if not self._has_copy(side, record)]
         draft = stretch_draft(stretch, [self._wiring.named(side, record) for record in states])
         if states and stretch.operators[side][-1].position > self._wiring.last_paired[side]:
             # The recording of the other side may have ended before this update. If a further step is recorded, the
@@ -108,6 +113,16 @@ class StretchEntry:
             draft.hidden = True
             self._last_updates.append(draft)
         return draft
+
+    def _has_copy(self, side: int, state: Record) -> bool:
+        """Return True if the other side copies the same values, but for rounding, instead of updating a tensor."""
+        pairs = ((state, copy) if side == 0 else (copy, state) for copy in self._copies(1 - side, state))
+        return any(_may_agree(a, b) and self._state.agree(a, b) for a, b in pairs)
+
+    def _copies(self, side: int, state: Record) -> Iterator[Record]:
+        for operator in () if self._wiring is None else self._wiring.operators[side]:
+            if operator.function == "copy" and operator.phase != "backward":
+                yield from (output for output in operator.outputs if output.shape == state.shape)
 
     def _lost_gradient(self, side: int, operator: Operator, stretch: Stretch) -> Optional[OriginNumber]:
         """Return the origin at a detach because of which one side computes nothing in a stretch of the backward pass.
@@ -145,3 +160,9 @@ def _divides_data(stretch: Stretch) -> bool:
         operator.phase == "other" and not operator.module and operator_class(operator.op_type) in _DIVIDING
         for operator in operators
     )
+
+
+def _may_agree(a: Record, b: Record) -> bool:
+    """Return False if the recorded norms of two tensors are so far apart that the values need not be compared."""
+    norms = [None if found is None else found.l2norm for found in (a.recorded_statistics(), b.recorded_statistics())]
+    return norms[0] is None or norms[1] is None or math.isclose(norms[0], norms[1], rel_tol=_NEAR)

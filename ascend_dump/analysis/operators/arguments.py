@@ -78,7 +78,9 @@ def differing_arguments(actual: Operator, reference: Operator) -> list[Differing
         return []
     differing = []
     names = dict.fromkeys((*a.values, *b.values))
-    for name in names if a.operator == b.operator else a.values.keys() & b.values.keys():
+    if a.operator != b.operator:
+        names = {name: None for name in names if name in a.values and name in b.values}
+    for name in names:
         value_a, value_b = a.values.get(name), b.values.get(name)
         if name not in _SURROUNDINGS and not _is_same(value_a, value_b):
             differing.append(DifferingArgument(name, value_a, value_b))

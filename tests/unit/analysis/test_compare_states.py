@@ -196,3 +196,35 @@ def test_a_running_mean_that_a_norm_by_hand_never_stores(tmp_path: Path, data: s
 def test_a_norm_by_hand_may_store_its_running_mean_anywhere(tmp_path: Path, way: str, data: str) -> None:
     reference = normalise(tmp_path / "reference", "library", data)
     assert not ascend_dump.compare(normalise(tmp_path / "actual", way, data), reference).origins
+
+
+def lion(path: Path, way: str, data: str) -> Path:
+    """The optimizer Lion: its momentum is updated after the parameters, by `lerp_`, or by a copy of a new tensor."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
+    momenta = {name: torch.zeros_like(parameter) for name, parameter in network.named_parameters()}
+    with ascend_dump.capture(network, path=path, steps="0-2", mode="all", data=data):
+        for inputs in torch.randn(3, 8, 8).unbind():
+            network(inputs).square().mean().backward()
+            with torch.no_grad():
+                for name, parameter in network.named_parameters():
+                    momentum, gradient = momenta[name], parameter.grad
+                    if way == "text":
+                        mixed = 0.9 * momentum + 0.1 * gradient
+                        parameter.copy_(parameter - 1e-3 * (torch.sign(mixed) + 0.1 * parameter))
+                        momentum.copy_(0.99 * momentum + 0.01 * gradient)
+                        continue
+                    parameter.mul_(1 - 1e-4)
+                    parameter.add_((momentum * 0.9 + gradient * 0.1).sign_(), alpha=-1e-3)
+                    if way == "in place":
+                        momentum.lerp_(gradient, 0.01)
+            network.zero_grad()
+    return path
+
+
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+def test_a_state_that_one_program_copies_in_place_of_updating_it(tmp_path: Path, data: str) -> None:
+    actual = lion(tmp_path / "actual", "in place", data)
+    assert not ascend_dump.compare(actual, lion(tmp_path / "text", "text", data)).origins
+    [origin] = ascend_dump.compare(actual, lion(tmp_path / "lost", "lost", data)).origins
+    assert "updates a tensor from outside here only, for later steps" in "".join(origin.evidence)
