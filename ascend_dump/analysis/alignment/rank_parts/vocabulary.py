@@ -6,7 +6,7 @@ and masks the result later. So only the tokens of its own rows are compared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.rank_parts.tensors import Portion, RanksOfSide
@@ -34,11 +34,11 @@ class VocabularyParts:
 
     def __init__(self, ranks: RanksOfSide, whole: Sequence[Operator]) -> None:
         self._ranks = ranks
-        self._sides = _by_record(ranks.operators), _by_record(whole)
+        self._sides = _by_content(ranks.operators), _by_content(whole)
 
     def portion(self, record: Record, whole: Record) -> Optional[Portion]:
         """Return the indices, or the rows, of the tokens of this rank; None for another tensor, or a whole table."""
-        own, other = self._sides[0].get(id(record)), self._sides[1].get(id(whole))
+        own, other = self._sides[0].get(record.content), self._sides[1].get(whole.content)
         if own is None or other is None or own.indices.shape != other.indices.shape:
             return None
         siblings = self._ranks.siblings(own.table)
@@ -51,14 +51,14 @@ class VocabularyParts:
         tokens = other.indices.numpy()
         mine = (tokens >= first) & (tokens < first + size)
         name = f"part {position + 1} of {len(sizes)} of the rows of a table"
-        if record is own.indices:
+        if record.content == own.indices.content:
             return Portion(record.numpy()[mine], tokens[mine] - first, name)
         return Portion(record.numpy()[mine], whole.numpy()[mine], name)
 
 
-def _by_record(operators: Sequence[Operator]) -> dict[int, _TableLookup]:
-    """Return the lookups by the `id` of their indices and of their rows."""
-    lookups: dict[int, _TableLookup] = {}
+def _by_content(operators: Sequence[Operator]) -> dict[Hashable, _TableLookup]:
+    """Return the lookups by the contents of their indices and of their rows: other operators read them too."""
+    lookups: dict[Hashable, _TableLookup] = {}
     for operator in operators:
         kind = operator_class(operator.op_type)
         if len(operator.inputs) < 2 or len(operator.outputs) != 1:
@@ -69,5 +69,6 @@ def _by_record(operators: Sequence[Operator]) -> dict[int, _TableLookup]:
             lookup = _TableLookup(operator.outputs[0], operator.inputs[1], operator.inputs[0])
         else:
             continue
-        lookups.update({id(lookup.indices): lookup, id(lookup.rows): lookup})
+        lookups.update({lookup.indices.content: lookup, lookup.rows.content: lookup})
+    lookups.pop(None, None)
     return lookups

@@ -380,6 +380,29 @@ def divided_vocabulary(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     return calls
 
 
+def masked_vocabulary(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """The program masks tokens of other parts, and runs on one rank too, where it masks none."""
+    tokens = rng().integers(0, 12, 32)
+    table = rng().standard_normal((12, 3)).astype("f4")
+    rows = 12 // ranks
+    before, behind = tokens < rank * rows, tokens >= (rank + 1) * rows
+    outside = before | behind
+    weight, indices = part(table, rank, ranks), np.where(outside, 0, tokens - rank * rows)
+    found = weight[indices]
+    masked = np.where(outside[:, None], 0, found).astype("f4")
+    call = '{{"op":"aten.{}.Scalar","args":{{"self":{{"input":0}},"other":{}}}}}'
+    calls = [
+        Call("aten::lt", [tokens], [before], arguments=call.format("lt", rank * rows)),
+        Call("aten::ge", [tokens], [behind], arguments=call.format("ge", (rank + 1) * rows)),
+        Call("aten::bitwise_or", [before, behind], [outside]),
+        Call("aten::embedding", [weight, indices], [found]),
+        Call("aten::masked_fill", [found, outside], [masked]),
+    ]
+    if ranks > 1:
+        calls.append(Call("c10d::allreduce_", [masked], [table[tokens]]))
+    return [*calls, Call("aten::exp", [table[tokens]], [np.exp(table[tokens]) + np.float32(is_wrong)])]
+
+
 def calls_of_several_ranks(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     """Ranks add up what only they count, and read it by the same operator as one rank reads a norm."""
     rows = part(rng().standard_normal((8, 3)).astype("f4"), rank, ranks)
@@ -417,6 +440,7 @@ PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     columns_of_mesh: "aten::exp",
     calls_of_several_ranks: "aten::exp",
     divided_vocabulary: "aten::exp",
+    masked_vocabulary: "aten::exp",
     rows_of_senders: "aten::exp",
     labels_of_sequences: "aten::gather",
 }
