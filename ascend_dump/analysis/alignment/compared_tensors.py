@@ -33,7 +33,7 @@ from ascend_dump.analysis.alignment.token_parts import (
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.operator import Operator, storage_of
-from ascend_dump.analysis.operators.properties import ALLOCATING, operator_class, writes
+from ascend_dump.analysis.operators.properties import ALLOCATING, TO_NUMBER, operator_class, writes
 from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
@@ -136,7 +136,13 @@ class ComparedTensors:
         match: Match,
         of_calls: tuple[dict[int, Operator], dict[int, Operator]],
     ) -> Match:
-        """Note in `parts` the records that are compared for each tensor of two operators, and return their match."""
+        """Note in `parts` the records that are compared for each tensor of two operators, and return their match.
+
+        Tensors that are read as numbers are left out: of a batch, several are read.
+        """
+        if match.reference.function == TO_NUMBER:
+            self.parts.update({id(record): None for pair in match.inputs for record in pair if record is not None})
+            return match
         if "attention" in match.reference.op_type.lower() or operator_class(match.reference.op_type) in _ATTENDING:
             self.left_out.attend()
         if self.is_rebuilt and not match.is_crossed and commutes(match.reference) and len(match.actual.inputs) == 2:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, REJECTED, ModelCall
 from ascend_dump.analysis.alignment.token_requests import UNKNOWN
 
-__all__ = ["DisplacedTokens", "count_tokens", "displaced_tokens"]
+__all__ = ["DisplacedTokens", "PartedRequest", "count_tokens", "displaced_tokens", "parted_requests"]
 
 #: Minimum number of tokens of such a request. Fewer tokens may occur in another request by chance.
 _LEAST = 4
@@ -32,6 +32,38 @@ class DisplacedTokens(NamedTuple):
     length: int
     holder: Optional[int]
     position: int
+
+
+class PartedRequest(NamedTuple):
+    """A request whose ids differ from some position on. ids: those at this position, of actual and of the reference"""
+
+    request: int
+    position: int
+    ids: tuple[int, int]
+
+
+def parted_requests(
+    actual: Sequence[Sequence[int]], reference: Sequence[Sequence[int]], partners: Mapping[int, tuple[int, int]]
+) -> list[PartedRequest]:
+    """Return the requests of actual whose ids part from those of their partners.
+
+    If a request goes on with ids of another request, the dump does not show where the one ends and the other begins.
+
+    partners: by number of a request of actual: the request of the reference, and the number of ids until they part
+    """
+    parted = []
+    for request, (partner, count) in partners.items():
+        here, there = actual[request], reference[partner]
+        others = [ids for number, ids in enumerate(reference) if number != partner]
+        goes_on = any(
+            _position(here[start : start + _LEAST], ids, 1) is not None
+            for start in (count, count + 1)
+            if start + _LEAST <= len(here)
+            for ids in others
+        )
+        if count < min(len(here), len(there)) and not goes_on:
+            parted.append(PartedRequest(request, count, (here[count], there[count])))
+    return parted
 
 
 def displaced_tokens(

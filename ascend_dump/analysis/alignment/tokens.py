@@ -24,7 +24,7 @@ from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
 )
 from ascend_dump.analysis.alignment.built_otherwise.traced_differences import TracedDifferences
 from ascend_dump.analysis.alignment.compared_tensors import UNCHANGING, ComparedTensors
-from ascend_dump.analysis.alignment.displaced_tokens import count_tokens, displaced_tokens
+from ascend_dump.analysis.alignment.displaced_tokens import count_tokens, displaced_tokens, parted_requests
 from ascend_dump.analysis.alignment.fixed_caches import room_of
 from ascend_dump.analysis.alignment.model_calls import Token
 from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token, writes_to_slots
@@ -97,12 +97,7 @@ class TokenAlignment:
             displaced_tokens(sequences, reference_sequences, {a: b for a, (b, _) in partners.items()}, reference_calls),
             displaced_tokens(reference_sequences, sequences, of_reference, calls),
         )
-        #: Requests whose ids differ from some position on: (request of actual, of the reference, position).
-        self.parted = [
-            (sequence, partner, count)
-            for sequence, (partner, count) in partners.items()
-            if count < min(len(sequences[sequence]), len(reference_sequences[partner]))
-        ]
+        self.parted = parted_requests(sequences, reference_sequences, partners)
         order = dict.fromkeys(
             token
             for rows in (*(call.slots for call in calls), *(call.keys for call in calls))

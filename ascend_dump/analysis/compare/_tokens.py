@@ -198,8 +198,7 @@ def uncompared_tokens(alignment: TokenAlignment) -> list[Pair]:
                 reason += f"them at positions {places} of request {tokens.holder}, "
                 reason += "as if positions began again, or requests were not kept apart"
             pairs.append(_uncompared(call.ids_record, reason, of_actual=side == 0))
-    for request, partner, position in () if pairs else alignment.parted:
-        ids = alignment.sequences[request][position], alignment.reference_sequences[partner][position]
+    for request, position, ids in () if pairs else alignment.parted:
         reason = (
             f"the ids of request {request} part at token {position}: {ids[0]} here, {ids[1]} in the reference; the "
             "tokens from there on were not compared"

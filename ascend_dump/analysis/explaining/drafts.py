@@ -9,7 +9,7 @@ from ascend_dump.analysis.explaining.adapter_evidence import AdapterRecords
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.operators.names import is_source, is_view
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import COLLECTIVES, COPIES, operator_class, writes
+from ascend_dump.analysis.operators.properties import COLLECTIVES, COPIES, TO_NUMBER, operator_class, writes
 from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.common.units import counted
@@ -21,8 +21,6 @@ __all__ = ["MOST_NAMED", "Draft", "add_effect", "explain", "stretch_draft"]
 MOST_NAMED = 4
 #: Evidence that one side adds the gradients of several backward passes: for actual, and for the reference.
 _ACCUMULATED = ("gradients were accumulated", "gradients were accumulated in the reference only")
-#: The operator that reads a tensor as a number of Python.
-_TO_NUMBER = "_local_scalar_dense"
 #: The key of modules that get a gradient in one program only.
 _LOST = "lost gradient"
 #: The beginning of the evidence for results that were not compared.
@@ -276,13 +274,11 @@ def _place_of(operator: Operator) -> str:
 
 def _makes_result(operators: Sequence[Operator]) -> Callable[[Operator], bool]:
     """Return a test for operators that compute a tensor of the program, not only a number that Python code checks."""
-    checked = [
-        record.content for operator in operators if operator.function == _TO_NUMBER for record in operator.inputs
-    ]
+    checked = [record.content for operator in operators if operator.function == TO_NUMBER for record in operator.inputs]
 
     def makes_result(operator: Operator) -> bool:
         contents = [record.content for record in operator.outputs]
-        is_check = operator.function == _TO_NUMBER or (None not in contents and all(one in checked for one in contents))
+        is_check = operator.function == TO_NUMBER or (None not in contents and all(one in checked for one in contents))
         return computes(operator) and not is_check
 
     return makes_result

@@ -19,6 +19,7 @@ __all__ = [
     "PRODUCTS",
     "RANDOM",
     "SHAPED",
+    "TO_NUMBER",
     "VIEWS",
     "holds_constants",
     "input_scale_matters",
@@ -96,6 +97,8 @@ _IN_OWN_TYPE = frozenset(
 COLLECTIVES = ("c10d::", "_c10d_functional::", "c10d_functional::", "Hcom", "hccl")
 #: Operators that allocate memory and write nothing to it.
 ALLOCATING = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"})
+#: The operator that reads a tensor as a number of Python.
+TO_NUMBER = "_local_scalar_dense"
 #: Operators without tensors as inputs: constants, parameters and inputs of graphs, and tensors made of numbers.
 NO_INPUTS = frozenset(
     {

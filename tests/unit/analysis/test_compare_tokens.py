@@ -477,6 +477,27 @@ def test_a_request_and_its_padded_row_in_a_batch(tmp_path: Path) -> None:
     assert ascend_dump.compare(wrong, batch, rows={0: 1}).origins[0].module == "blocks.1.n2"
 
 
+class ScoredNetwork(Network):
+    """Reads the score of a token of each row as a number, as engines do that return log-probabilities."""
+
+    def forward(self, *args: Any) -> Any:
+        logits = super().forward(*args)
+        self.scores = [row[3].item() for row in logits[:, -1].log_softmax(-1)]
+        return logits
+
+
+def test_scores_that_are_read_as_numbers(tmp_path: Path) -> None:
+    """More numbers are read of a batch, and nothing shows which of them is that of the request."""
+    sequences = requests(10, 7, 9)
+    batch = rollout(tmp_path / "batch", ScoredNetwork(), sequences)
+    alone = rollout(tmp_path / "alone", ScoredNetwork(), sequences[1:2])
+    comparison = ascend_dump.compare(alone, batch, rows={0: 1})
+    assert (comparison.verdict, comparison.origins) == ("noise", ())
+    # The trainer reads the score of the last slot of each row, which may be padding.
+    comparison = ascend_dump.compare(batch, trainer(tmp_path / "trainer", ScoredNetwork(), sequences))
+    assert (comparison.verdict, comparison.origins) == ("noise", ())
+
+
 def test_a_single_token_with_another_id(tmp_path: Path) -> None:
     """The tokens behind it are the same again, so the id is wrong, as of a rejected draft that stays in a cache."""
     [sequence] = requests(11)

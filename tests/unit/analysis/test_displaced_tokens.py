@@ -10,8 +10,10 @@ np: Any = pytest.importorskip("numpy")
 
 from ascend_dump.analysis.alignment.displaced_tokens import (  # noqa: E402
     DisplacedTokens,
+    PartedRequest,
     count_tokens,
     displaced_tokens,
+    parted_requests,
 )
 from ascend_dump.analysis.alignment.model_calls import NO_TOKEN, ModelCall, Token  # noqa: E402
 from ascend_dump.analysis.alignment.token_integers import TokenRun  # noqa: E402
@@ -55,6 +57,17 @@ def test_requests_whose_tokens_are_at_other_positions() -> None:
     prompt = [5, 6, 7, 8, 9, 10, 11, 12]
     assert displaced_tokens([prompt[:4], prompt[4:]], [prompt], {0: 0}) == [DisplacedTokens(1, 4, 0, 4)]
     assert displaced_tokens([prompt], [prompt[:4], prompt[4:]], {0: 0}) == []
+
+
+def test_requests_whose_ids_part() -> None:
+    prompt, reference = [5, 6, 7, 8, 9, 10], [[5, 6, 1, 2, 3, 4], [4, 8, 9, 10, 11]]
+    assert parted_requests([prompt], reference, {0: (0, 2)}) == [PartedRequest(0, 2, (7, 1))]
+    assert parted_requests([prompt[:2]], reference, {0: (0, 2)}) == []
+
+
+@pytest.mark.parametrize("behind", [[8, 9, 10, 11], [7, 8, 9, 10, 11]])
+def test_a_request_that_goes_on_with_ids_of_another_one_does_not_part(behind: list[int]) -> None:
+    assert parted_requests([[5, 6, *behind]], [[5, 6, 1, 2, 3], [4, 8, 9, 10, 11]], {0: (0, 2)}) == []
 
 
 def test_few_tokens_occur_in_another_request_by_chance() -> None:

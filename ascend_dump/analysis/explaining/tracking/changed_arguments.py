@@ -17,7 +17,7 @@ from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, Ori
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
 from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.operators.properties import TO_NUMBER, operator_class
 from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.errors import AscendDumpError
 
@@ -73,7 +73,7 @@ class ChangedArguments:
     def add_number(self, match: Match, pair: Pair, origins: Collection[OriginNumber], noise: list[InputNoise]) -> None:
         """Note the number that `item()` read from a tensor that differs. pair: the pair of this tensor."""
         a, b = pair.actual, pair.reference
-        if a is None or b is None or operator_class(match.reference.op_type) != "_local_scalar_dense":
+        if a is None or b is None or operator_class(match.reference.op_type) != TO_NUMBER:
             return
         try:
             number = float(a.numpy().item()), float(b.numpy().item())
