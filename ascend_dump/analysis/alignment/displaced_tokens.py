@@ -48,6 +48,7 @@ def parted_requests(
     """Return the requests of actual whose ids part from those of their partners.
 
     If a request goes on with ids of another request, the dump does not show where the one ends and the other begins.
+    Requests that have more than half of the equal ids in common may be beams: a search replaces one by another one.
 
     partners: by number of a request of actual: the request of the reference, and the number of ids until they part
     """
@@ -55,13 +56,16 @@ def parted_requests(
     for request, (partner, count) in partners.items():
         here, there = actual[request], reference[partner]
         others = [ids for number, ids in enumerate(reference) if number != partner]
+        own = [ids for number, ids in enumerate(actual) if number != request]
         goes_on = any(
             _position(here[start : start + _LEAST], ids, 1) is not None
             for start in (count, count + 1)
             if start + _LEAST <= len(here)
             for ids in others
         )
-        if count < min(len(here), len(there)) and not goes_on:
+        common = here[: count // 2 + 1]
+        is_beam = any(list(ids[: len(common)]) == list(common) for ids in (*own, *others))
+        if count < min(len(here), len(there)) and not (goes_on or is_beam):
             parted.append(PartedRequest(request, count, (here[count], there[count])))
     return parted
 

@@ -17,9 +17,6 @@ from ascend_dump.analysis.alignment.token_integers import IntegersOfCalls, Token
 from ascend_dump.analysis.alignment.token_requests import UNKNOWN, Requests, are_equal_ids
 from ascend_dump.analysis.operators.operator import Operator
 
-#: Minimum number of equal ids behind an id that differs: fewer are equal by chance.
-_LEAST_BEHIND = 3
-
 __all__ = ["CallsOfSide", "calls_of_sides", "model_calls_of", "pair_sequences"]
 
 
@@ -146,13 +143,14 @@ def _one_each(segments: Sequence[TokenRun], count: int) -> list[TokenRun]:
 def pair_sequences(actual: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> dict[int, tuple[int, int]]:
     """Pair sequences that begin with the same ids.
 
-    Return for a sequence of actual: the sequence of the reference, and the number of ids until the sequences part. A
-    sequence may end earlier on one side. The sequences with most equal ids are paired first.
+    Return for a sequence of actual: the sequence of the reference, and the number of equal ids. A sequence may end
+    earlier on one side. The sequences with most equal ids are paired first.
     """
     scores = []
     for a, ids_a in enumerate(actual):
         for b, ids_b in enumerate(reference):
-            count = _count_equal(ids_a, ids_b)
+            unequal = (n for n, pair in enumerate(zip(ids_a, ids_b)) if not are_equal_ids(*pair))
+            count = next(unequal, min(len(ids_a), len(ids_b)))
             if any(UNKNOWN not in pair for pair in zip(ids_a[:count], ids_b)):
                 scores.append((-count, len(ids_a) + len(ids_b) - 2 * count, abs(a - b), a, b))
     pairs: dict[int, tuple[int, int]] = {}
@@ -162,17 +160,3 @@ def pair_sequences(actual: Sequence[Sequence[int]], reference: Sequence[Sequence
             pairs[a] = (b, -negative)
             taken.add(b)
     return pairs
-
-
-def _count_equal(actual: Sequence[int], reference: Sequence[int]) -> int:
-    """Return the number of ids until two sequences part.
-
-    A single id that differs, with equal ids behind it, is a fault of one side, such as a rejected token of a draft that
-    stays in the cache: sequences that part have other ids from there on.
-    """
-    are_equal = [are_equal_ids(*pair) for pair in zip(actual, reference)]
-    for n, is_equal in enumerate(are_equal):
-        behind = are_equal[n + 1 : n + 1 + _LEAST_BEHIND]
-        if not is_equal and (n == 0 or len(behind) < _LEAST_BEHIND or not all(behind)):
-            return n
-    return len(are_equal)

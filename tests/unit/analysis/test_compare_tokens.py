@@ -498,18 +498,6 @@ def test_scores_that_are_read_as_numbers(tmp_path: Path) -> None:
     assert (comparison.verdict, comparison.origins) == ("noise", ())
 
 
-def test_a_single_token_with_another_id(tmp_path: Path) -> None:
-    """The tokens behind it are the same again, so the id is wrong, as of a rejected draft that stays in a cache."""
-    [sequence] = requests(11)
-    wrong = sequence.clone()
-    wrong[6] = (sequence[6] + 1) % VOCABULARY
-    reference = trainer(tmp_path / "trainer", Network(), [sequence])
-    comparison = ascend_dump.compare(rollout(tmp_path / "rollout", Network(), [wrong], new=6), reference)
-    first = comparison.origins[0]
-    assert (first.op_name, first.kind) == ("embed/embedding_0", "input")
-    assert first.evidence[0] == "first token 6; 1 of 11 tokens differ"
-
-
 def test_ids_that_part(tmp_path: Path) -> None:
     """The tokens behind them are not compared, so the verdict is not that of those before."""
     [sequence] = requests(11)

@@ -70,6 +70,16 @@ def test_a_request_that_goes_on_with_ids_of_another_one_does_not_part(behind: li
     assert parted_requests([[5, 6, *behind]], [[5, 6, 1, 2, 3], [4, 8, 9, 10, 11]], {0: (0, 2)}) == []
 
 
+def test_beams_do_not_part() -> None:
+    """A search goes on with one beam in place of another one, maybe several times."""
+    reference = [[5, 6, 1, 2], [5, 6, 1, 3]]
+    assert parted_requests([[5, 6, 7, 8], [5, 6, 9, 4]], reference, {0: (0, 2), 1: (1, 2)}) == []
+    assert parted_requests([[5, 6, 7, 8]], reference, {0: (0, 2)}) == []
+    assert parted_requests([[5, 6, 7, 8], [5, 6, 9, 4]], reference[:1], {0: (0, 2)}) == []
+    assert parted_requests([[5, 6, 1, 8], [5, 6, 9, 4]], [[5, 6, 1, 2]], {0: (0, 3)}) == []
+    assert parted_requests([[5, 6, 1, 8], [5, 3, 9, 4]], [[5, 6, 1, 2]], {0: (0, 3)}) == [PartedRequest(0, 3, (8, 2))]
+
+
 def test_few_tokens_occur_in_another_request_by_chance() -> None:
     assert displaced_tokens([[7, 8, 9]], [[5, 6, 7, 8, 9]], {}) == []
     assert displaced_tokens([[1, 2, 3, 4]], [[5, 6, 7, 8, 9]], {}) == []
