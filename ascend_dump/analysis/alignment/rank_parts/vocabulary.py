@@ -38,22 +38,21 @@ class VocabularyParts:
 
     def portion(self, record: Record, whole: Record) -> Optional[Portion]:
         """Return the indices, or the rows, of the tokens of this rank; None for another tensor, or a whole table."""
-        own, other = self._sides[0].get(record.content), self._sides[1].get(whole.content)
-        if own is None or other is None or own.indices.shape != other.indices.shape:
+        lookup, whole_lookup = self._sides[0].get(record.content), self._sides[1].get(whole.content)
+        if lookup is None or whole_lookup is None or lookup.indices.shape != whole_lookup.indices.shape:
             return None
-        siblings = self._ranks.siblings(own.table)
+        siblings = self._ranks.siblings(lookup.table)
         sizes = [sibling.shape[0] for sibling in siblings or () if sibling.shape]
-        rows = (other.table.shape or (0,))[0]
-        if sum(sizes) != rows:
+        if sum(sizes) != (whole_lookup.table.shape or (0,))[0]:
             return None
         position = self._ranks.position
-        first, size = sum(sizes[:position]), sizes[position]
-        tokens = other.indices.numpy()
-        mine = (tokens >= first) & (tokens < first + size)
+        begin = sum(sizes[:position])
+        tokens = whole_lookup.indices.numpy()
+        of_rank = (tokens >= begin) & (tokens < begin + sizes[position])
         name = f"part {position + 1} of {len(sizes)} of the rows of a table"
-        if record.content == own.indices.content:
-            return Portion(record.numpy()[mine], tokens[mine] - first, name)
-        return Portion(record.numpy()[mine], whole.numpy()[mine], name)
+        if record.content == lookup.indices.content:
+            return Portion(record.numpy()[of_rank], tokens[of_rank] - begin, name)
+        return Portion(record.numpy()[of_rank], whole.numpy()[of_rank], name)
 
 
 def _by_content(operators: Sequence[Operator]) -> dict[Hashable, _TableLookup]:
