@@ -102,12 +102,13 @@ class _Ranked(Protocol):
 def importance(origins: Iterable[_Ranked]) -> Callable[[_Ranked], tuple[bool, bool, bool]]:
     """Return a sort key for these origins: the kind "unknown" comes after the other kinds, the kinds in `LAST` last.
 
-    From the first step with an origin in the forward pass on, origins outside of the forward and backward pass come
-    after all others but those in `LAST`, for example at operators of an optimizer. The reason: if one program has no
-    gradient of a parameter, its optimizer does not update the parameter.
+    From the first step with an origin in the forward or backward pass on, origins outside of both come after all others
+    but those in `LAST`, for example at operators of an optimizer. The reason: if one program has no gradient of a
+    parameter, its optimizer does not update the parameter.
     """
     records = [origin.pair.record for origin in origins if origin.kind not in LAST]
-    first_pass = min((record.step or 0 for record in records if record.phase == "forward"), default=None)
+    passes = (record.step or 0 for record in records if record.phase in ("forward", "backward"))
+    first_pass = min(passes, default=None)
 
     def key(origin: _Ranked) -> tuple[bool, bool, bool]:
         record = origin.pair.record

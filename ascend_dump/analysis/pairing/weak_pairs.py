@@ -85,12 +85,20 @@ def relation(a: InputSource, b: InputSource, partners: Partners) -> Optional[boo
 
 
 def is_crossed(flows: Flows, position_a: int, position_b: int, partners: Partners) -> bool:
-    """Return True if two paired commutative operators have their inputs in opposite orders."""
+    """Return True if two paired commutative operators have their inputs in opposite orders.
+
+    Where dataflow does not show the order, the shapes may.
+    """
     a, b = flows[0].sources[position_a], flows[1].sources[position_b]
     if not (commutes(flows[0].operators[position_a]) and commutes(flows[1].operators[position_b])):
         return False
-    straight, crossed = (sum(relation(*pair, partners) is True for pair in zip(sources, b)) for sources in (a, a[::-1]))
-    return crossed > straight
+
+    def agreements(sources: Sequence[InputSource]) -> tuple[int, int]:
+        pairs = list(zip(sources, b))
+        related = sum(relation(*pair, partners) is True for pair in pairs)
+        return related, sum(one.record.shape == other.record.shape for one, other in pairs)
+
+    return agreements(a[::-1]) > agreements(a)
 
 
 def input_pairs(

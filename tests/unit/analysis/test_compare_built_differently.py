@@ -474,13 +474,14 @@ def test_inputs_of_another_size_are_one_origin(tmp_path: Path) -> None:
     assert "input" not in [other.kind for other in others]
 
 
-def test_an_origin_between_passes_comes_after_those_of_the_pass_before_it() -> None:
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_an_origin_between_passes_comes_after_those_of_the_pass_before_it(phase: str) -> None:
     """An optimizer of one side lacks an operator where its gradient is missing."""
 
     def origin(kind: str, phase: str, step: int) -> Any:
         return SimpleNamespace(kind=kind, pair=SimpleNamespace(record=SimpleNamespace(phase=phase, step=step)))
 
-    of_pass, of_optimizer = origin("unknown", "forward", 1), origin("structure", "other", 1)
+    of_pass, of_optimizer = origin("unknown", phase, 1), origin("structure", "other", 1)
     assert sorted([of_optimizer, of_pass], key=importance([of_optimizer, of_pass])) == [of_pass, of_optimizer]
     earlier = origin("structure", "other", 0)
     assert sorted([of_pass, earlier], key=importance([of_pass, earlier])) == [earlier, of_pass]

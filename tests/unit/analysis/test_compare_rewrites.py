@@ -159,6 +159,31 @@ def test_another_eps_of_a_norm_by_vector_norm_is_the_origin(reference: str, tmp_
     assert origins[0].module == "1.norm"
 
 
+class OffsetNorm(Norm):
+    """A norm whose weight is stored without the one that is added to it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * (1.0 + self.weight)
+
+
+class WithoutOffset(Norm):
+    """The same norm by hand, which multiplies in the other order and lacks the addition."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        square = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square() / WIDTH
+        return self.weight * (x / (square + self.eps).sqrt())
+
+
+def test_a_lost_addition_is_named_though_the_factors_are_in_the_other_order(tmp_path: Path) -> None:
+    def norm(kind: type[Norm]) -> Callable[[Any], None]:
+        return lambda network: setattr(network[1], "norm", kind())
+
+    sides = (train(tmp_path / kind.__name__, norm(kind)) for kind in (WithoutOffset, OffsetNorm))
+    [origin] = ascend_dump.compare(*sides).origins
+    assert (origin.module, origin.op_type) == ("1.norm", "aten::add")
+    assert origin.evidence[0] == "aten::add runs in the reference only"
+
+
 @pytest.mark.parametrize("way", ["formula", "text", "folded"])
 def test_adam_by_hand_is_no_origin(reference: str, tmp_path: Path, way: str) -> None:
     """A product in place and a product that is subtracted are no pair; a root is no state because an eps is added."""
