@@ -59,7 +59,16 @@ LATE: dict[str, Design] = {
     "hunyuan": _design("HunYuanDenseV1", head_dim=16),
     "helium": _design("Helium", head_dim=12),
     "olmo": _design("Olmo", clip_qkv=1.5),
-    "olmo3": _design("Olmo3", num_hidden_layers=4, sliding_window=6, layer_types=[_SLIDING, _SLIDING, _FULL, _SLIDING]),
+    "olmo3": _design(
+        "Olmo3",
+        num_hidden_layers=4,
+        sliding_window=6,
+        layer_types=[_SLIDING, _SLIDING, _FULL, _SLIDING],
+        rope_parameters={
+            _SLIDING: {"rope_type": "default", "rope_theta": 10000.0},
+            _FULL: {"rope_type": "linear", "rope_theta": 50000.0, "factor": 2.0},
+        },
+    ),
     "cohere2": _design(
         "Cohere2",
         num_hidden_layers=3,
@@ -190,7 +199,7 @@ LATE: dict[str, Design] = {
     "minimaxm2": _design("MiniMaxM2", head_dim=16, num_local_experts=4, num_experts_per_tok=2, rotary_dim=8),
     "dbrx": _design(
         "Dbrx",
-        _DECODER + ("max_position_embeddings",),
+        (*_DECODER, "max_position_embeddings"),
         d_model=48,
         n_heads=4,
         n_layers=2,

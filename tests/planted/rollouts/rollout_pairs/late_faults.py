@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rollout_pairs import hf
@@ -229,7 +228,7 @@ def attention() -> Iterator[Case]:
         "layer_kinds_moved",
         "olmo3",
         "right",
-        "self_attn$ ^(cat|slice)",
+        r"layers\.(1|2)\.self_attn$ ^(cat|slice|mul|add|neg)",
         more=MASKS,
         layer_types=[_SLIDING, _FULL, _SLIDING, _SLIDING],
     )
@@ -478,7 +477,8 @@ def experts() -> Iterator[Case]:
         changes=[
             (
                 "router_logits = F.linear(hidden_states, self.weight)",
-                "router_logits = F.linear(hidden_states.bfloat16(), self.weight.bfloat16()).float()  # planted\n       ",
+                "router_logits = F.linear(hidden_states.bfloat16(), self.weight.bfloat16())  # planted\n"
+                "        router_logits = router_logits.float()",
             )
         ],
     )
