@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import torch
 
-from rollout_pairs import hf, serving
+from rollout_pairs import hf, late_correct, late_correct_engines, serving
 from rollout_pairs.cases import Case, Scores, unique
 from rollout_pairs.designs import build
 from rollout_pairs.hf import Record
@@ -257,4 +257,4 @@ def cases() -> list[Case]:
         Case("vllm-qwen3-twice", _vllm_twice, EXACT, ("actual@1", "actual@0")),
         Case("vllm-sglang-qwen2", _engine_against_engine, EXACT),
     ]
-    return unique([*of_transformers(), *of_engines(), *others])
+    return unique([*of_transformers(), *of_engines(), *others, *late_correct.cases(), *late_correct_engines.cases()])
