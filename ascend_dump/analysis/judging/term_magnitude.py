@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["natural_scale", "score_size", "term_sizes", "weight_error"]
 
-_SUMS = frozenset(
-    ("sum", "cumsum", "embedding_dense_backward", "index_add", "scatter_add", "index_put", "nansum", "BiasAddGrad")
-)
+_SUMS = frozenset(("sum", "cumsum", "embedding_dense_backward", "nansum", "BiasAddGrad"))
+#: Operators that add the values of their last input to chosen elements of the first one.
+_ADDING = frozenset(("index_add", "index_put", "scatter_add"))
 _TERM_BY_TERM = frozenset(("add", "sub", "rsub", "lerp", "smooth_l1_loss"))
 #: Operators that add a product or quotient to their first input. The addend is at most as large as that input and the
 #: output together.
@@ -133,7 +133,10 @@ def _scale(name: str, operator: Operator, output: Record) -> float:
     if name == "convolution_backward":
         return _of_convolution_backward(inputs, output, rms)
     if name in _SUMS:
-        return math.sqrt(max(size(0) / written, 1)) * max(rms(0), rms(2) if name == "index_add" else 0.0)
+        return math.sqrt(max(size(0) / written, 1)) * rms(0)
+    if name in _ADDING:
+        last = max(inputs, default=0)
+        return math.sqrt(max(size(last) / written, 1)) * max(rms(0), rms(last))
     if name == "mean":
         return rms(0) / math.sqrt(max(size(0) / written, 1))
     if name in ("var", "var_mean", "std"):

@@ -40,6 +40,14 @@ def test_large_terms_that_are_all_alike_are_no_masks(tmp_path: Path) -> None:
     assert scale(tmp_path, "add", [large, -large], large - large) == pytest.approx(3e4)
 
 
+@pytest.mark.parametrize("name", ["index_add", "index_put", "scatter_add"])
+def test_values_that_are_added_to_zeros_are_the_terms(tmp_path: Path, name: str) -> None:
+    """They may cancel: then the output is as small as their rounding."""
+    zeros, indices = np.zeros((2, 4), "f4"), np.array([0, 0, 1, 1, 0, 0, 1, 1])
+    values = np.tile(np.array([[3.0], [-3.0]], "f4"), (4, 4))
+    assert scale(tmp_path, name, [zeros, indices, values], zeros) == pytest.approx(2 * 3.0)
+
+
 @pytest.mark.parametrize(("beta", "is_term"), [(0.0, False), (1.0, True)])
 def test_an_addend_without_a_factor_is_no_term(tmp_path: Path, beta: float, is_term: bool) -> None:
     """Megatron passes memory that nothing has written as the addend of a product."""
