@@ -391,6 +391,8 @@ class InputJudge:
         if is_reshaped and kind == "input":
             draft.summary = f"{{count}} inputs have other sizes, such as {label}: {pair.reason}"
         number = self._state.drafts.add(draft)
+        if draft.is_of_size:
+            self._state.arguments.add_sizes(pair, number)
         if kind == "wiring" and not hidden:
             self._state.wirings[match.reference.op_name, tuple(sources)] = number
         if (kind == "wiring" or draft.is_of_structure) and not hidden:

@@ -454,10 +454,10 @@ def test_inputs_of_another_size_are_one_origin(tmp_path: Path) -> None:
     class Sum(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.linear = nn.Linear(WIDTH, WIDTH)
+            self.linear, self.token = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(1, WIDTH))
 
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return self.linear(x) * y
+            return self.linear(x) * y + self.token.expand(len(x), -1)
 
     def dump(path: Path, rows: int) -> Path:
         torch.manual_seed(0)
@@ -472,6 +472,7 @@ def test_inputs_of_another_size_are_one_origin(tmp_path: Path) -> None:
     assert origin.kind == "input"
     assert "inputs have other sizes" in origin.evidence[0]
     assert "input" not in [other.kind for other in others]
+    assert "aten::expand" not in [other.op_type for other in others], "its size is that of the data"
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])

@@ -2,7 +2,8 @@
 
 Different arguments of a forward operator explain different arguments of its backward operator: for example, the bounds
 of a clamp are used again for the mask of its gradient. A number that a program reads from a tensor with `item()` may be
-passed as an argument. Then the difference of the argument follows from the difference of the tensor.
+passed as an argument. Then the difference of the argument follows from the difference of the tensor. Sizes that are
+passed as arguments follow from the sizes of the data.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class ChangedArguments:
         self._settings: set[_Line] = set()
         #: For the current step: numbers (actual, reference) that `item()` read from differing tensors, with the cause.
         self._numbers: dict[_Number, _Cause] = {}
+        #: For the current step: sizes (actual, reference) of data that have other shapes, with the origins there.
+        self._sizes: dict[tuple[int, int], frozenset[OriginNumber]] = {}
         #: For the current step and each side: the modules with a detach that the other side does not run, and the
         #: origin at this detach.
         self._detached: tuple[list[tuple[str, OriginNumber]], list[tuple[str, OriginNumber]]] = ([], [])
@@ -68,6 +71,7 @@ class ChangedArguments:
         self._forward.clear()
         self._equal.clear()
         self._numbers.clear()
+        self._sizes.clear()
         self._detached = ([], [])
 
     def add_number(self, match: Match, pair: Pair, origins: Collection[OriginNumber], noise: list[InputNoise]) -> None:
@@ -80,6 +84,13 @@ class ChangedArguments:
         except (AscendDumpError, TypeError, ValueError):  # only statistics are recorded
             return
         self._numbers[number] = _Cause(frozenset(origins), tuple(noise))
+
+    def add_sizes(self, pair: Pair, origin: OriginNumber) -> None:
+        """Note the sizes of data that have another shape, such as those of a part of a batch."""
+        a, b = (record.shape if record is not None else None for record in (pair.actual, pair.reference))
+        for sizes in zip(a or (), b or ()) if a is not None and b is not None and len(a) == len(b) else ():
+            if sizes[0] != sizes[1]:
+                self._sizes[sizes] = self._sizes.get(sizes, NO_ORIGINS) | {origin}
 
     def add_origin(self, match: Match, origin: OriginNumber) -> None:
         """Note the origin at an operator that is called differently, or in whose place another operator runs."""
@@ -163,11 +174,14 @@ class ChangedArguments:
     def cause_of(self, match: Match, is_replaced: bool) -> _Cause:
         """Return the cause of different arguments of two calls; without origins if nothing explains them."""
         forward = self.forward_origins(match.reference)
-        if not forward and not self._numbers:
+        if not forward and not self._numbers and not self._sizes:
             return _NOTHING
         differing = differing_arguments(match.actual, match.reference)
         if forward and (is_replaced or differing):
             return _Cause(forward)
+        sized = self._causes_of_sizes(differing)
+        if sized:
+            return _Cause(sized)
         causes = self._causes_of_numbers(differing)
         if not causes:
             return _NOTHING
@@ -224,6 +238,22 @@ class ChangedArguments:
         numbers = [argument.numbers for argument in differing]
         causes = [self._numbers[number] for number in numbers if number is not None and number in self._numbers]
         return causes if len(causes) == len(differing) else []
+
+
+    def _causes_of_sizes(self, differing: Collection[DifferingArgument]) -> frozenset[OriginNumber]:
+        """Return the origins at data of other sizes if all differing arguments have these sizes; else none."""
+        sizes = [_sizes_of(argument) for argument in differing] if self._sizes else []
+        if not sizes or not all(each and all(size in self._sizes for size in each) for each in sizes):
+            return NO_ORIGINS
+        return NO_ORIGINS.union(*(self._sizes[size] for each in sizes for size in each))
+
+
+def _sizes_of(argument: DifferingArgument) -> list[tuple[int, int]]:
+    """Return the sizes that differ between two lists of as many sizes; empty for other arguments."""
+    a, b = argument.actual, argument.reference
+    if not isinstance(a, list) or not isinstance(b, list) or len(a) != len(b):
+        return []
+    return [(one, other) for one, other in zip(a, b) if one != other]
 
 
 def _shared(path: Sequence[str], other: Sequence[str]) -> int:
