@@ -239,7 +239,6 @@ class ChangedArguments:
         causes = [self._numbers[number] for number in numbers if number is not None and number in self._numbers]
         return causes if len(causes) == len(differing) else []
 
-
     def _causes_of_sizes(self, differing: Collection[DifferingArgument]) -> frozenset[OriginNumber]:
         """Return the origins at data of other sizes if all differing arguments have these sizes; else none."""
         sizes = [_sizes_of(argument) for argument in differing] if self._sizes else []
