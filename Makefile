@@ -16,7 +16,10 @@ quick test test-py%: export OMP_NUM_THREADS ?= 1
 INSTALLED := pyproject.toml $(wildcard ascend_dump/startup/*ascend_dump_startup.*)
 
 VENV := $(VENVS)/.venv
+# The longest first, so that no long one is left alone at the end.
+LONGEST := torch torchair tensorflow
 SUITES := $(patsubst tests/real/%/requirements.txt,%,$(wildcard tests/real/*/requirements.txt))
+SUITES := $(filter $(SUITES),$(LONGEST)) $(filter-out $(LONGEST),$(SUITES))
 BENCHMARKS := $(filter-out tests/benchmarks/_%,$(wildcard tests/benchmarks/*.py))
 
 # An interpreter of this version from PATH or pyenv; a pyenv shim may exist and not run.
