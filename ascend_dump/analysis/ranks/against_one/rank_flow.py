@@ -18,8 +18,8 @@ __all__ = ["RankFlow", "Write"]
 class Write(NamedTuple):
     """An operator that wrote a tensor, and its output there.
 
-    inputs    what it reads; if it is a call, what ranks send
-    replaced  what the ranks had that do not send, where they receive
+    inputs    the tensors that it reads; if it is a call, those that ranks send
+    replaced  the tensors of ranks that only receive, before the call
     """
 
     operator: Sequence[Record]

@@ -112,9 +112,9 @@ def traced_to_sources(
             assert source.write is not None, "a term has a maker"
             assert start is not None, "it was followed back from there"
             cut = flow.cut(start[0])
-            made = pair_of[record_key(source.write.output)]
-            place = made if cut is None else pair_of.get(record_key(cut), made)
-            traced.append(_not_reduced(origin, first, made, place, made.transformation))
+            term = pair_of[record_key(source.write.output)]
+            part = term if cut is None else pair_of.get(record_key(cut), term)
+            traced.append(_not_reduced(origin, first, term, part, term.transformation))
         elif source.write is not None and not any(other.pair.record is source.write.output for other in traced):
             traced.append(_at_write(origin, first, source.write, source.kind, of_actual))
     return traced or list(origins)
@@ -172,19 +172,18 @@ def _unreduced(
     return _not_reduced(origin, origin.pair, made, made, term.transformation)
 
 
-def _not_reduced(origin: Origin, seen: Pair, made: Pair, place: Pair, transformation: str) -> Origin:
+def _not_reduced(origin: Origin, reader: Pair, term: Pair, part: Pair, transformation: str) -> Origin:
     """Return an origin at a term of a sum or mean that is not reduced.
 
-    seen   what differs because of it
-    made   the whole term
-    place  the term, or the part of it that is cut out
+    reader  the pair that differs because of it
+    part    the term, or the part of it that is cut out
     """
     evidence = (
-        f"{made.record.label}: the {transformation} agrees, and {seen.record.op_name} reads the term of one rank: "
+        f"{term.record.label}: the {transformation} agrees, and {reader.record.op_name} reads the term of one rank: "
         f"{NOT_REDUCED}",
-        f"{seen.record.label}: {seen.reason}",
+        f"{reader.record.label}: {reader.reason}",
     )
-    return replace(origin, kind="structure", pair=place, evidence=evidence)
+    return replace(origin, kind="structure", pair=part, evidence=evidence)
 
 
 def _sides(pair: Pair, of_actual: bool) -> Optional[tuple[Record, Record]]:
