@@ -247,7 +247,7 @@ def _wrong_call(
     # All ranks send the tensor that most of them send, or the reader reads on the other side; one sends another one.
     usual = Counter(contents).most_common(1)[0][0] if len(contents) > 2 else whole.content
     others = [record for (record, _), content in zip(known, contents) if content != usual]
-    if len(terms) == len(known) == len(sent) and len(others) == 1:
+    if len(terms) == len(sent) and len(others) == 1:
         return _Source(Write(others, others[0], ()), "exchanged")
     unknown = [record for record, pair in sent if pair is None]
     differences = (_difference(record, known[0][0], flow) for record in unknown if known)
