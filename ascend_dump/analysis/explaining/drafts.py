@@ -224,6 +224,8 @@ def _tells_place(reader: Record) -> bool:
 def stretch_draft(stretch: Stretch, states: Sequence[str] = (), *, is_cause: bool = False) -> Draft:
     """Return the draft of an origin at a stretch: its first operator that computes, if possible one of actual.
 
+    A call of several ranks is named before others, if the other side has nothing in its place.
+
     states    names of the states that the stretch updates on one side only, and that later steps read
     is_cause  the result of the last operator differs. In losses the last operator is shown, because others may be right
     """
@@ -236,6 +238,10 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = (), *, is_cause: boo
     first = next(filter(makes_result, both), None) or next(filter(computes, both), both[0])
     if is_cause and not any(op.module or op.phase == "backward" or writes(op.op_type) for op in both):
         first = next(filter(makes_result, reversed(here or there)), first)
+    # A lost exchange between ranks is the cause itself: other operators prepare it, and its result is read later.
+    exchange = next((op for op in both if op.op_type.startswith(COLLECTIVES)), None)
+    if exchange is not None and not (here and there):
+        first = exchange
     of_actual = any(operator is first for operator in here)
     record = next(iter(first.outputs), None) or next(first.records)
     text = _how_built(stretch, first)
@@ -258,11 +264,9 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = (), *, is_cause: boo
     draft = Draft("structure", pair, evidence, hidden=not states, joined=joined if first.source else None)
     draft.stretch_lines = len(evidence)
     is_constant = any(is_source(op.op_type) for op in both) and not any(map(computes, both))
-    # A lost exchange between ranks is the cause itself, whatever reads its result.
-    is_exchange = any(op.op_type.startswith(COLLECTIVES) for op in both)
     # Nothing in actual stands for a write to an existing tensor, and its reader may be anywhere in the program.
     is_write = any(writes(op.op_type) for op in there)
-    is_of_reference = not here and any(map(computes, there)) and not (is_exchange or is_write)
+    is_of_reference = not here and any(map(computes, there)) and exchange is None and not is_write
     draft.is_at_reader = not any(op.module for op in both) and (is_constant or is_of_reference)
     draft.caller = stretch.caller_of(first)
     return draft

@@ -271,10 +271,10 @@ class InputJudge:
             return _JudgedInput(replace(pair, explained=True, reason=FOLLOWS), causes)
         kind, evidence = self._explain(match, a, b)
         # Freed memory may be used again for data from outside. So the last write to memory explains only parameters,
-        # which stay where they are.
-        causes = NO_ORIGINS
+        # which stay where they are, and tensors that recorded operators wrote on both sides.
+        causes = state.known.one_sided_writers(a, b) if kind in ("parameter", "wiring") else NO_ORIGINS
         if kind == "parameter":
-            causes = state.known.one_sided_writers(a, b) or state.history.causes_of(self._name_of(a, b), b.step)
+            causes = causes or state.history.causes_of(self._name_of(a, b), b.step)
         is_value = pair.verdict == "different" and float_kind(b.dtype or "") is not None
         if not causes and kind in ("parameter", "input") and is_value and not self._name_of(a, b):
             # Where only some layers are recorded, later steps read what unrecorded updates and layers made.

@@ -51,11 +51,10 @@ class _RankUpdates:
             self._step, self._names = step, {}
         names = [self._name(record) for record in members]
         if first.phase == "forward":
-            self.read.update(name for name, record in zip(names, members) if record.io == "input")
-        elif first.phase == "other" and "c10d" in first.op_type:
-            results = (record.parameter or "" for record in members if record.io == "output")
-            self.received.update(name for name in results if not name.endswith(_GRADIENT))
-        elif first.phase == "other" and first.source and writes(first.op_type):
+            self.read.update(names)
+        elif "c10d" in first.op_type:
+            self.received.update(record.parameter or "" for record in members if record.io == "output")
+        elif first.source and writes(first.op_type):
             written = [record.parameter or "" for record in members if record.io == "output"]
             is_placed = any("placement" in record.attrs for record in members)
             if (any(names) or is_placed) and not any(name.endswith(_GRADIENT) for name in written):
@@ -84,7 +83,7 @@ class LeftOutTensors:
     def look_at(self, members: Sequence[Record]) -> None:
         """Add the records of one run of an operator."""
         first = members[0]
-        if first.rank is not None and first.error is None:
+        if first.rank is not None:
             key = first.rank, first.run
             if key not in self._ranks:
                 self._ranks[key] = _RankUpdates(_step_of(first))

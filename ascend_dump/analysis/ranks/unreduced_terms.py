@@ -10,6 +10,7 @@ such as a norm with another epsilon on one rank, no sum is missing.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from ascend_dump.analysis.operators.properties import COPIES, VIEWS, operator_cl
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
+from ascend_dump.analysis.ranks.summed_gradients import SummedGradients
 from ascend_dump.analysis.ranks.synchronised_gradients import FILLS, is_constant
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -73,6 +75,7 @@ class _RankStep:
         self.additions: dict[Hashable, _Addition] = {}
         self.groups: dict[str, tuple[int, ...]] = {}
         self.calls = _CallsOfStep()
+        self.sums = SummedGradients()
         self.layers: dict[str, _LayerGradient] = {}
         #: By storage: the parameters of the step.
         self._names: dict[int, str] = {}
@@ -90,6 +93,7 @@ class _RankStep:
         self._is_backward = self._is_backward or first.phase == "backward"
         self.calls.look_at(members)
         self._look_at_parameters(first, [record for record in members if record.io == "input"])
+        self.sums.look_at(members, self._names)
         if "c10d" in first.op_type:
             self._look_at_collective(members)
         elif first.phase == "other" and self._is_backward:
@@ -188,6 +192,8 @@ class _CallsOfStep:
         self._count: Counter[Hashable] = Counter()
         #: By storage: the call that wrote to it last.
         self._writers: dict[int, Hashable] = {}
+        #: By the numbers of an operator and of its input: the call that made the input.
+        self._makers: dict[tuple[Optional[int], Optional[int]], Optional[Hashable]] = {}
 
     def look_at(self, members: Sequence[Record]) -> None:
         first = members[0]
@@ -196,6 +202,8 @@ class _CallsOfStep:
         site = (first.op_type, first.module, first.source, first.phase, tuple(record.shape for record in members))
         self._count[site] += 1
         key = (site, self._count[site])
+        for record in inputs:
+            self._makers[record.attrs.get("seq"), record.index] = self._writers.get(_storage(record))
         self._calls[key] = _CallContents(
             tuple(map(content_of_record, inputs)),
             tuple(map(content_of_record, outputs)),
@@ -207,6 +215,10 @@ class _CallsOfStep:
     def writer(self, record: Record) -> Optional[Hashable]:
         """Return the last call that wrote to the memory of a tensor, as far as the calls were seen."""
         return self._writers.get(_storage(record))
+
+    def maker_of_input(self, record: Record) -> Optional[Hashable]:
+        """Return the call that wrote an input before its operator read it."""
+        return self._makers.get((record.attrs.get("seq"), record.index))
 
     def differ_by_themselves(self, key: Optional[Hashable], others: Sequence[_CallsOfStep]) -> bool:
         """Return True if a difference between ranks may begin at a call with equal inputs on all of them.
@@ -253,13 +265,33 @@ class UnreducedTerms:
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first addition of each group of ranks that adds a term which is not added up."""
         for steps in ranks_of_launches(self._steps):
+            yield from itertools.islice((one for step in steps.values() for one in step.sums.findings()), 1)
             groups = {ranks: members for step in steps.values() for ranks, members in step.groups.items()}
             for members in groups.values():
                 of_group = {rank: steps[rank] for rank in members if rank in steps}
                 data = {tuple(step.data) for step in of_group.values()}
                 if len(of_group) == len(members) > 1 and len(data) == 1 and any(next(iter(data))):
-                    findings = [*self._of_group(of_group)]
+                    findings = [*self._of_group(of_group)] or [*self._of_layers(of_group)]
                     yield from findings or self._of_gradients(of_group)
+
+    def _of_layers(self, steps: Mapping[int, _RankStep]) -> Iterator[RankFinding]:
+        """Yield the first layer with different inputs whose output gradient these ranks add up."""
+        first, *others = steps.values()
+        for site, layer in first.sums.layers.items():
+            known = [step.sums.layers[site] for step in others if site in step.sums.layers]
+            contents = {content_of_record(one.activation) for one in (layer, *known)}
+            is_one = len(known) == len(others) and all(map(layer.is_of_same_tensor, known))
+            if not is_one or len(contents) < 2 or None in contents or set(layer.ranks) != set(steps):
+                continue
+            record = layer.activation
+            maker = first.calls.maker_of_input(record)
+            if not first.calls.differ_by_themselves(maker, [step.calls for step in others]):
+                text = (
+                    f"{record.label} differs between {in_words([*steps])}, which read the same data, and add up the "
+                    "gradient of this layer's output: a sum over these ranks is missing before the layer"
+                )
+                yield RankFinding(record, text)
+                return
 
     def _of_gradients(self, steps: Mapping[int, _RankStep]) -> Iterator[RankFinding]:
         """Yield the first gradient that differs, of a layer that does the same on all these ranks."""

@@ -170,3 +170,29 @@ def test_an_update_that_a_rank_receives_or_that_no_rank_runs_is_not_missed(tmp_p
         changed = [without_update(ranks[0], **received), without_update(ranks[1], **received)]
         changed = [ranks[0], changed[1]] if received else changed
         assert not ascend_dump.compare(write(tmp_path / name, changed), reference).origins
+
+
+def test_a_call_that_is_missing_is_named_before_what_prepares_it(tmp_path: Path) -> None:
+    def averaged(*, is_missing: bool) -> list[list[Step]]:
+        ranks = programs(2, missing="reduction")
+        local = [steps[3].outputs[0][0] for steps in ranks]
+        shares = [gradient / np.float32(2) for gradient in local]
+        for gradient, share, steps in zip(local, shares, ranks):
+            weight = steps[0].inputs[1][0]
+            mean = gradient if is_missing else np.sum(shares, axis=0, dtype="f4")
+            del steps[4:]
+            if not is_missing:
+                steps.append(Step("aten::div_", "", "other", [(gradient, "w.grad")], [(share, "w.grad")]))
+                steps.append(Step("c10d::allreduce_", "", "other", [(share, "w.grad")], [(mean, "w.grad")]))
+            update = weight - _RATE * mean
+            steps.append(Step("aten::add_", "", "other", [(weight, "w"), (mean, "w.grad")], [(update, "w")]))
+        return ranks
+
+    reference = write(tmp_path / "reference", averaged(is_missing=False))
+    found = ascend_dump.compare(write(tmp_path / "actual", averaged(is_missing=True)), reference)
+    first = found.origins[0]
+    assert (first.op_type, first.evidence[0]) == (
+        "c10d::allreduce_",
+        "aten::div_, c10d::allreduce_ run in the reference only",
+    )
+    assert ascend_dump.compare(reference, reference).origins == ()

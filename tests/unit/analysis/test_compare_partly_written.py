@@ -51,3 +51,24 @@ def test_memory_without_a_value_is_no_parameter_until_it_is_written_as_a_whole(t
     assert [origin.op_name for origin in found.origins] == ([] if factor == 1.0 else ["mul_0"])
     assert found.verdict == ("different" if factor != 1.0 else found.verdict)
     assert factor != 1.0 or "different" not in found.counts
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_part_of_memory_that_only_the_reference_updates_follows_from_that_update(
+    tmp_path: Path, is_missing: bool
+) -> None:
+    def program(*, updates: bool) -> Any:
+        def run(x: Any) -> Any:
+            buffer = x.sin()
+            first, second = buffer[:4], buffer[4:]
+            if updates:
+                buffer.div_(4)
+            return first.exp(), second.exp()
+
+        return run
+
+    reference = recorded(tmp_path / "reference", program(updates=True))
+    found = ascend_dump.compare(recorded(tmp_path / "actual", program(updates=not is_missing)), reference)
+    named = [(origin.op_type, origin.kind, origin.evidence[0]) for origin in found.origins]
+    text = "aten::div_ runs in the reference only"
+    assert named == ([("aten::div_", "structure", text)] if is_missing else [])

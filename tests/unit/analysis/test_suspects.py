@@ -240,6 +240,53 @@ def test_numbers_that_change_from_call_to_call_are_no_settings(tmp_path: Path) -
     assert (suspect.rule, suspect.op_name) == ("other-argument", "fc/mul_0")
 
 
+def test_a_rank_may_leave_out_the_update_of_a_parameter_that_it_receives(tmp_path: Path) -> None:
+    def updated(rank: int, names: str, received: str) -> list[Row]:
+        place: dict[str, Any] = {"rank": rank, "source": "train.py:3"}
+        rows = [
+            Row("aten::exp", f"exp_{name}", "input", sized(1), parameter=name, storage=storage, hash=name, **place)
+            for storage, name in enumerate("abc")
+        ]
+        for storage, name in enumerate("abc"):
+            record = Row(
+                "aten::add_", f"add_{name}", "input", sized(1), parameter=name, storage=storage, hash=name,
+                phase="other", **place,
+            )  # fmt: skip
+            if name in names:
+                rows += [record, record._replace(io="output", hash=f"new {name}")]
+            if name in received:
+                sent = record._replace(op_type="c10d::broadcast_", op_name=f"broadcast_{name}", source="train.py:4")
+                rows += [sent, sent._replace(io="output", hash=f"new {name}")]
+        return rows
+
+    def found(root: Path, received: str) -> list[str]:
+        rows = [*updated(0, "abc", received), *updated(1, "bc", received)]
+        suspects = find_suspects(write_rows(root, rows)).suspects
+        return [one.reason for one in suspects if one.rule == "extra-operator"]
+
+    assert found(tmp_path / "left out", "") == ["rank 1 runs no aten::add_ for a at train.py:3; rank 0 runs it"]
+    assert found(tmp_path / "received", "a") == []
+
+
+def test_a_temperature_outside_of_modules_is_a_setting_and_a_factor_of_a_loss_is_none(tmp_path: Path) -> None:
+    def divided(*numbers: float, count: int = 4, phase: str = "backward") -> list[Row]:
+        rows = []
+        for rank, number in enumerate(numbers):
+            call = f'{{"op":"aten::div","args":{{"self":{{"input":0}},"other":{number}}}}}'
+            row = Row("aten::div", "div_0", "input", sized(1)._replace(count=count), source="train.py:3", phase=phase)
+            for step in range(2):
+                rows.append(row._replace(rank=rank, step=step, call=call, hash=f"{step}{rank}"))
+        return rows
+
+    [suspect] = find_suspects(write_rows(tmp_path / "one", divided(0.5, 0.7, 0.5))).suspects
+    assert (suspect.rule, suspect.rank) == ("other-argument", 1)
+    assert "aten::div at train.py:3 has other 0.7 on rank 1, 0.5 on ranks 0|2" in suspect.reason
+    for number, rows in enumerate(
+        (divided(0.7, 0.7, 0.7), divided(0.5, 0.7, 0.5, count=1), divided(0.5, 0.7, 0.5, phase="other"))
+    ):
+        assert find_suspects(write_rows(tmp_path / str(number), rows)).suspects == ()
+
+
 def test_an_activation_that_arrives_between_the_steps_is_no_parameter(tmp_path: Path) -> None:
     rows = [
         row._replace(hash=f"{row.hash}{row.step}") if row.hash and row.module == "first" else row

@@ -16,11 +16,16 @@ __all__ = ["RankFlow", "Write"]
 
 
 class Write(NamedTuple):
-    """An operator that wrote a tensor, and its output there. inputs: what it reads, on all ranks if it is a call"""
+    """An operator that wrote a tensor, and its output there.
+
+    inputs    the tensors that it reads; if it is a call, those that ranks send
+    replaced  the tensors of ranks that only receive, before the call
+    """
 
     operator: Sequence[Record]
     output: Record
     inputs: tuple[Record, ...]
+    replaced: tuple[Record, ...] = ()
 
     @property
     def is_call(self) -> bool:
@@ -36,30 +41,39 @@ class RankFlow:
 
     def __init__(self, records: Iterable[Record], steps: Set[Optional[int]]) -> None:
         book = CallBook()
+        buffers: dict[Hashable, list[Record]] = {}
         #: The operators of each rank: rank, type and line of the program.
         self.lines: set[tuple[Optional[int], str, Optional[str]]] = set()
         #: By memory: operators with an output there, in the order in which they began.
         self._writers: dict[Hashable, list[tuple[Record, Sequence[Record]]]] = {}
+        self._views: dict[Hashable, list[tuple[Record, Sequence[Record]]]] = {}
         for members in executions(records):
             first = members[0]
             if first.error is not None or first.step not in steps:
                 continue
             book.look_at(members)
+            if collective_of(first) is not None:
+                buffers[operator_key(first)] = [record for record in members if record.io == "input"]
             self.lines.add((first.rank, first.op_type, first.source))
             viewed = set() if writes(first.op_type) else {_memory(record) for record in members if record.io == "input"}
             for record in members:
                 memory = _memory(record)
-                if record.io == "output" and memory is not None and memory not in viewed:
-                    self._writers.setdefault(memory, []).append((record, members))
+                if record.io == "output" and memory is not None:
+                    operators = self._views if memory in viewed else self._writers
+                    operators.setdefault(memory, []).append((record, members))
         book.end()
         for writers in self._writers.values():
             writers.sort(key=lambda writer: writer[0].attrs.get("seq", 0))
-        #: By operator of a call: the tensors that the other ranks, or all ranks, send to it.
+        #: By operator of a call: the tensors of the ranks that send, and of those that do not.
         self._sent: dict[Hashable, tuple[Record, ...]] = {}
+        self._replaced: dict[Hashable, tuple[Record, ...]] = {}
         for parts in book.calls.values():
-            for part in parts:
-                givers = (sender for sender in parts if sender.join.gives)
-                self._sent[operator_key(part.first)] = tuple(record for giver in givers for record in giver.inputs)
+            keys = [operator_key(part.first) for part in parts]
+            sent = tuple(record for part in parts if part.join.gives for record in part.inputs)
+            takers = (operator_key(part.first) for part in parts if not part.join.gives)
+            replaced = tuple(record for key in takers for record in buffers[key])
+            self._sent.update(dict.fromkeys(keys, sent))
+            self._replaced.update(dict.fromkeys(keys, replaced))
         #: By content: messages of which no receiver is recorded, because recording began later there.
         self._messages = {
             record.content: part
@@ -80,7 +94,8 @@ class RankFlow:
         for output, operator in reversed(self._writers.get(_memory(record), [])):
             first, last = _elements(output)
             if output.attrs.get("seq", 0) < number and first < end and begin < last:
-                write = Write(operator, output, tuple(self._inputs(operator)))
+                replaced = self._replaced.get(operator_key(operator[0]), ())
+                write = Write(operator, output, tuple(self._inputs(operator)), replaced)
                 if copy is not None and not (write.is_call and output.source == copy.output.source):
                     return copy
                 if copy is not None or operator_class(output.op_type) != "copy":
@@ -90,6 +105,15 @@ class RankFlow:
             return copy
         part = None if record.content is None else self._messages.get(record.content)
         return None if part is None or part.rank == record.rank else Write([part.first], part.first, part.inputs)
+
+    def cut(self, record: Record) -> Optional[Record]:
+        """Return the output of the last operator that cut the elements of an input out of a larger tensor."""
+        number, elements = record.attrs.get("seq", 0), _elements(record)
+        for output, operator in reversed(self._views.get(_memory(record), [])):
+            is_same = output.attrs.get("seq", 0) < number and _elements(output) == elements
+            if is_same and any(tensor.io == "input" and _elements(tensor) != elements for tensor in operator):
+                return output
+        return None
 
     def _inputs(self, operator: Sequence[Record]) -> Iterator[Record]:
         sent = self._sent.get(operator_key(operator[0]))

@@ -6,6 +6,7 @@ rank. It is followed back through operators without a partner:
 
 - If one of them reads what the one rank has, and its result differs, it is the origin.
 - If a tensor is reached that differs already, the origin follows from it.
+- If a call replaces the tensor of the other side by another one, this call is the origin.
 - If a call combines tensors that agree with different ones of the other side, or terms of a sum by another operation
   than a sum, this call is the origin.
 - If another rank reads the right tensor, and runs one operator more or one less, that one is the origin.
@@ -50,7 +51,8 @@ class _Source(NamedTuple):
     write  the operator that is the origin; None if the tensors that are sent differ already
     kind   "structure"; "wiring" if it reads another tensor than the operator of the other side; "alone" or "missing" if
            this rank runs one operator more or less than one that agrees; of a call "exchanged" if a rank sends another
-           tensor than the others, "reduction" if it combines terms of a sum by another operation
+           tensor than the others, "reduction" if it combines terms of a sum by another operation, "replaced" if a rank
+           had the right tensor before; "term" if the input is a part of a term of a sum over ranks
     """
 
     write: Optional[Write]
@@ -106,6 +108,13 @@ def traced_to_sources(
         if source is None:
             ranks = set() if start is None else _runs_elsewhere(origin, start, ranks_of)
             traced.append(_where_seen(origin, ranks) if ranks else origin)
+        elif source.kind == "term":
+            assert source.write is not None, "a term has a maker"
+            assert start is not None, "it was followed back from there"
+            cut = flow.cut(start[0])
+            term = pair_of[record_key(source.write.output)]
+            part = term if cut is None else pair_of.get(record_key(cut), term)
+            traced.append(_not_reduced(origin, first, term, part, term.transformation))
         elif source.write is not None and not any(other.pair.record is source.write.output for other in traced):
             traced.append(_at_write(origin, first, source.write, source.kind, of_actual))
     return traced or list(origins)
@@ -160,12 +169,21 @@ def _unreduced(
     made = None if write is None else pair_of.get(record_key(write.output))
     if sides is None or term is None or write is None or write.is_call or made is None:
         return None
+    return _not_reduced(origin, origin.pair, made, made, term.transformation)
+
+
+def _not_reduced(origin: Origin, reader: Pair, term: Pair, part: Pair, transformation: str) -> Origin:
+    """Return an origin at a term of a sum or mean that is not reduced.
+
+    reader  the pair that differs because of it
+    part    the term, or the part of it that is cut out
+    """
     evidence = (
-        f"{made.record.label}: the {term.transformation} agrees, and {sides[0].op_name} reads the term of one rank: "
+        f"{term.record.label}: the {transformation} agrees, and {reader.record.op_name} reads the term of one rank: "
         f"{NOT_REDUCED}",
-        f"{origin.pair.record.label}: {origin.pair.reason}",
+        f"{reader.record.label}: {reader.reason}",
     )
-    return replace(origin, kind="structure", pair=made, evidence=evidence)
+    return replace(origin, kind="structure", pair=part, evidence=evidence)
 
 
 def _sides(pair: Pair, of_actual: bool) -> Optional[tuple[Record, Record]]:
@@ -193,10 +211,14 @@ def _source(
         visited.add(key)
         pair = pair_of.get(key)
         if pair is not None and _sides(pair, of_actual) is not None and pair.verdict != "unmatched":
+            is_term = is_over_ranks(pair.transformation) and pair.verdict in ("equal", "noise")
+            if is_term and not path and not write.is_call:
+                return _Source(write, "term")
             verdicts.append("received" if pair.differs and write.output.rank != record.rank else pair.verdict)
             continue
-        if any(_is_same(source, whole) for source in write.inputs):
-            return _Source(write)
+        for sources, kind in ((write.inputs, "structure"), (write.replaced, "replaced")):
+            if any(_is_same(source, whole) for source in sources):
+                return _Source(write, kind)
         path.append(write)
         waiting += write.inputs
     if "received" in verdicts:
@@ -225,7 +247,7 @@ def _wrong_call(
     # All ranks send the tensor that most of them send, or the reader reads on the other side; one sends another one.
     usual = Counter(contents).most_common(1)[0][0] if len(contents) > 2 else whole.content
     others = [record for (record, _), content in zip(known, contents) if content != usual]
-    if len(terms) == len(known) == len(sent) and len(others) == 1:
+    if len(terms) == len(sent) and len(others) == 1:
         return _Source(Write(others, others[0], ()), "exchanged")
     unknown = [record for record, pair in sent if pair is None]
     differences = (_difference(record, known[0][0], flow) for record in unknown if known)
@@ -342,6 +364,9 @@ def _at_write(origin: Origin, seen: Pair, write: Write, kind: str, of_actual: bo
         text, result = f"rank {output.rank} sends another tensor than the other ranks", f"its result is read as {read}"
     elif kind == "reduction":
         text, result = f"{output.op_type} combines terms of a sum, but not by a sum", f"its result is read as {read}"
+    elif kind == "replaced":
+        text = f"{output.op_type} replaces the tensor of the other side, which a rank had, by another one"
+        result = f"its result differs, read{rank} as {read}"
     elif kind == "alone":
         text, result = f"only rank {output.rank} runs {output.op_type}", f"its result differs, read as {read}"
     else:

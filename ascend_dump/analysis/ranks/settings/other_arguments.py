@@ -2,12 +2,14 @@
 
 All ranks run one program, so a line has the same settings on all of them. Numbers that depend on the data or on the
 rank are left out: integers, which may be sizes and indices, and numbers that are no settings by their name and change
-from call to call, or are passed outside of modules.
+from call to call, or are passed outside of modules. There, numbers count in the backward pass of tensors: the forward
+pass read them too, for example a temperature. A factor of a loss may be the share of the rank in the tokens.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -156,7 +158,7 @@ class OtherArguments:
 def _numbers_of(first: Record) -> dict[str, Any]:
     """Return the arguments of a call that may be settings: flags, texts, and numbers that are no integers.
 
-    Outside of modules, only those that are settings by their name.
+    Outside of modules, only those that are settings by their name, and numbers of the backward pass of tensors.
     """
     try:
         arguments = first.arguments
@@ -164,10 +166,12 @@ def _numbers_of(first: Record) -> dict[str, Any]:
         return {}
     if arguments is None:
         return {}
+    is_of_tensor = first.phase == "backward" and math.prod(first.shape or ()) > 1
     return {
         name: value
         for name, value in arguments.values.items()
         if (type(value) in (bool, float, str) and first.module)
+        or (type(value) is float and is_of_tensor)
         or (_is_setting(value) and name in _SETTINGS)
         or name == _REDUCTION
     }

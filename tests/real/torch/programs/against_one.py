@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -104,8 +105,53 @@ def parts(ways: str, path: Path) -> None:
             model.zero_grad()
 
 
+class Gathered(torch.autograd.Function):
+    """The rows of all ranks. Backward adds up their gradients over the ranks, or only cuts out those of one ("cut")."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, ways: str) -> torch.Tensor:
+        ctx.ways = ways
+        whole = x.new_empty(len(x) * dist.get_world_size(), *x.shape[1:])
+        dist.all_gather_into_tensor(whole, x.contiguous())
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        own = gradients[0].chunk(dist.get_world_size())[dist.get_rank()]
+        if ctx.ways != "cut":
+            own = torch.empty_like(own)
+            dist.reduce_scatter_tensor(own, gradients[0].contiguous())
+        return own, None
+
+
+def pairs(ways: str, path: Path) -> None:
+    """Each rank compares its rows with those of all ranks. Weights of the rows are those of the first rank, or of the
+    second one ("source").
+    """
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    with ascend_dump.capture(model, path=path, steps=f"0-{STEPS - 1}", strict=True, quiet=True):
+        for step in range(STEPS):
+            own = model(rows_of(step))
+            weights = torch.arange(ROWS).add(step)
+            weights = weights.cos() if rank else weights.sin()
+            if ranks > 1:
+                dist.broadcast(weights, 1 if ways == "source" else 0)
+            rows = own.sin()
+            whole = rows if ranks == 1 else Gathered.apply(rows, ways)
+            scores = (own @ whole.T).square().mean(1)
+            (scores * weights.chunk(ranks)[rank]).mean().backward()
+            for parameter in model.parameters() if ranks > 1 else ():
+                assert parameter.grad is not None
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= ranks
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 if __name__ == "__main__":
-    kinds = {"means": means, "parts": parts}
+    kinds = {"means": means, "parts": parts, "pairs": pairs}
 
     def run(name: str, directory: Path) -> None:
         kind, _, ways = name.partition(".")
