@@ -136,7 +136,10 @@ def _cause(tokens: _Tokens, limit: float, alignment: TokenAlignment) -> Optional
     if not weights:
         for number, (a, b) in _apart(tokens, limit, lambda token: token.results).items():
             what = "the weights of all keys agree, and the results differ: the values, or their order, differ"
-            reader = _reader_of_cache(alignment.calls[0][a.call].operators, a.part, of_values=True) or a.part.values
+            operators = alignment.calls[0][a.call].operators
+            of_keys, of_values = (_reader_of_cache(operators, a.part, of_values=values) for values in (False, True))
+            # Scores that agree prove that an operator which reads keys too, such as from latents, is right.
+            reader = a.part.values if of_values is None or of_values is of_keys else of_values
             return _AttentionCause("input", (reader, b.part.values), text(number, what))
         return None
     scores = _apart(weights, limit, lambda token: token.scores)
