@@ -148,6 +148,7 @@ def test_keys_that_are_computed_otherwise_are_no_wrong_choice_of_keys(fused: boo
     assert first.pair.reference is not None, first.evidence
     line = line_of("for t in (q, k))")
     assert str(first.pair.reference.source).endswith(f":{line}"), first.evidence
+    assert "attention" not in first.op_name, "the result of the fused operator follows from the keys"
 
 
 def test_operators_that_move_elements_on_one_side_are_named_if_the_tensor_before_them_agrees(tmp_path: Path) -> None:
