@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product
+from ascend_dump.analysis.alignment.token_groups import computes_floats
 from ascend_dump.analysis.operators.arguments import arguments_of
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
@@ -80,6 +81,7 @@ class TokenAttention:
     rows     the vectors of these keys, each with its elements sorted
     all_rows the vectors of all keys that the product reads, masked or not
     results  sorted elements of the result
+    steps    the operators between products and scores that compute them, each with sorted elements of its result
     """
 
     call: int
@@ -92,6 +94,7 @@ class TokenAttention:
     rows: np.ndarray
     all_rows: np.ndarray
     results: np.ndarray
+    steps: Sequence[tuple[Operator, np.ndarray]]
 
 
 def attentions_of(operators: Sequence[Operator]) -> list[Attention]:
@@ -194,7 +197,12 @@ def _lead(part: AttentionPart) -> tuple[int, ...]:
 
 
 class _AttentionArrays(NamedTuple):
-    """queries, results: [*lead, elements]; products, scores, weights: [*lead, keys]; keys: [rows, keys, elements]"""
+    """The tensors of an attention, without the names of its axes.
+
+    queries, results                  [*lead, elements]
+    products, scores, weights, steps  [*lead, keys]; steps are those between products and scores, with their operators
+    keys                              [rows, keys, elements]
+    """
 
     queries: np.ndarray
     keys: np.ndarray
@@ -202,6 +210,7 @@ class _AttentionArrays(NamedTuple):
     scores: np.ndarray
     weights: np.ndarray
     results: np.ndarray
+    steps: Sequence[tuple[Operator, np.ndarray]] = ()
 
 
 def _arrays(part: AttentionPart) -> Optional[_AttentionArrays]:
@@ -232,7 +241,12 @@ def _arrays(part: AttentionPart) -> Optional[_AttentionArrays]:
     queries, results = queries.reshape(*lead, -1), results.reshape(*lead, -1)
     products = _read(part.scores.outputs[0])
     products = products.reshape(shape) if products.size == scores.size else scores
-    return _AttentionArrays(queries, np.ascontiguousarray(keys), products, scores, weights, results)
+    steps = [
+        (operator, _read(operator.outputs[0]).reshape(shape))
+        for operator in part.between
+        if computes_floats(operator) and math.prod(operator.outputs[0].shape or ()) == scores.size
+    ]
+    return _AttentionArrays(queries, np.ascontiguousarray(keys), products, scores, weights, results, steps)
 
 
 def _fused_arrays(operator: Operator) -> Optional[_AttentionArrays]:
@@ -299,9 +313,13 @@ def _by_token(
         np.moveaxis(array, axes, range(len(axes))).reshape(count, -1, array.shape[-1])
         for array in (arrays.queries, arrays.products, arrays.scores, arrays.weights, arrays.results)
     )
+    steps = [
+        (operator, np.moveaxis(array, axes, range(len(axes))).reshape(scores.shape)) for operator, array in arrays.steps
+    ]
     # The first axis of the scores is that of batches or requests, or all tokens are of one request.
     rows = lead[0] if axes[0] == 0 and len(arrays.keys) % lead[0] == 0 else 1
     keys = np.sort(arrays.keys, axis=-1).reshape(rows, -1, *arrays.keys.shape[1:])
+    all_rows = [of_row.reshape(-1, of_row.shape[-1]) for of_row in keys]
     for token in range(count):
         visible = scores[token] > scores[token].max(axis=-1, keepdims=True) - _MASKED
         shown = visible.any(axis=0)
@@ -315,6 +333,7 @@ def _by_token(
             np.sort(scores[token][visible]),
             np.sort(weights[token][visible]),
             of_row[:, shown].reshape(-1, of_row.shape[-1]),
-            of_row.reshape(-1, of_row.shape[-1]),
+            all_rows[token * rows // count],
             np.sort(results[token], axis=None),
+            [(operator, np.sort(values[token][visible])) for operator, values in steps],
         )

@@ -203,6 +203,22 @@ class TokenPart:
         """The records of the tensor, by the index of their call."""
         return self._tensor.records
 
+    @property
+    def is_of_last(self) -> bool:
+        """True if each row has the values of one token, which has to be the last one."""
+        return self._way.kind == "last"
+
+    def values_of_all(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values of all common tokens, and for each token True if it is recorded."""
+        return self._tensor.values(self._way, self.tokens)
+
+    def apart_from(self, tensor: TensorOfCalls) -> float:
+        """Return the relative distance of these values and those of a tensor of the other side; infinite if unknown."""
+        import numpy as np
+
+        parts = pair_parts(tensor, self._tensor, self.tokens, np.zeros(self.tokens.count, bool), ChosenWays())
+        return math.inf if parts is None else distance(*parts)
+
     def content(self, record: Record) -> Optional[tuple[Hashable, ...]]:
         return None if self.memory is None else (self.memory, id(self))
 

@@ -38,15 +38,16 @@ from ascend_dump.analysis.alignment.token_groups import (
     replaced,
     rounding_unit,
 )
-from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls, TokenPart
+from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls, TokenPart, token_part
 from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
+from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.pairing.data_flow import DataFlow, InputSource, Made
+from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, InputSource, Made
 from ascend_dump.analysis.pairing.matches import Match, RecordPair
 from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.common.units import counted
-from ascend_dump.errors import NotSupported
+from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
@@ -286,6 +287,31 @@ class TokenAlignment:
 
         sources = [_sources_of(flow, record) for flow, record in zip(flows, end)]
         return TracedDifferences(flows, positions, read, self.tokens, numbers, self._unit).begins_at(sources)
+
+    def reader_of_other_part(self, end: RecordPair, near: float) -> Optional[Operator]:
+        """Return the operator of actual that reads what the reference reads at an input, as another part of one tensor.
+
+        end   the input of both sides, with a record of the base call or a part of it
+        near  the largest distance of equal values
+        """
+        flow, part = DataFlow(self._undivided[0]), token_part(end[1])
+        sources = _sources_of(flow, end[0])
+        if part is None or not sources or sources[0].root is None or sources[0].root.position == OUTSIDE:
+            return None
+        own = sources[0]
+        for reader in flow.operators:
+            for source in flow.sources[reader.position]:
+                is_other = source.root == own.root and source.record.shape == own.record.shape
+                offsets = {record.attrs.get("storage_offset") for record in (source.record, own.record)}
+                if not is_other or len(offsets) < 2 or is_view(reader.op_type):
+                    continue
+                tensor = self._compared.tensor(0, self._undivided_calls[0][reader.position], "inputs", source.record)
+                try:
+                    if part.apart_from(tensor) <= near:
+                        return reader
+                except AscendDumpError:
+                    continue
+        return None
 
     def misread(self) -> Optional[tuple[MisreadToken, int]]:
         """Return the first token that is read from a wrong slot of a paged cache, and its side (0: actual), or None."""

@@ -6,11 +6,16 @@ scores and weights of each token, sorted, show whether it began in the mask, a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.attention_parts import TokenAttention, attention_of_tokens, attentions_of
+from ascend_dump.analysis.alignment.attention_parts import (
+    AttentionPart,
+    TokenAttention,
+    attention_of_tokens,
+    attentions_of,
+)
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.explaining.results import Origin
 from ascend_dump.analysis.numerics.float_types import float_kind
@@ -28,6 +33,8 @@ __all__ = ["with_attention"]
 _AGREE, _UNITS = 1e-4, 32.0
 #: Maximum number of keys that are looked for among the keys of the other side.
 _MOST_KEYS = 64
+#: Keys are the same up to this share of the largest element.
+_SAME_KEY = 1e-2
 _MASKING = frozenset({"masked_fill", "where", "add"})
 _SCALING = frozenset({"mul", "div"})
 _SELECTING = frozenset({"index", "index_select", "gather", "take", "_unsafe_index", "embedding"})
@@ -86,11 +93,18 @@ def _layer_of(origin: Origin, alignment: TokenAlignment) -> Optional[int]:
         for number, attention in enumerate(attentions_of(operators) if position >= 0 else ()):
             first = operators.index(attention.parts[0].scores)
             is_open = is_alone or (position >= first and origin.kind in ("structure", "unknown"))
+            is_open |= any(_is_at_weights(origin, operators[position], part) for part in attention.parts)
             if (attention.begin <= position < attention.end and is_open) or (
                 position == attention.end and record.io == "input"
             ):
                 return number
     return None
+
+
+def _is_at_weights(origin: Origin, operator: Operator, part: AttentionPart) -> bool:
+    """Return True for an origin at weights that the product with values reads: the attention computes them."""
+    record = origin.pair.record
+    return operator is part.values and not part.is_fused and origin.kind == record.io == "input" and record.index == 0
 
 
 def _tokens_of(layer: int, alignment: TokenAlignment) -> Optional[_Tokens]:
@@ -122,7 +136,11 @@ def _cause(tokens: _Tokens, limit: float, alignment: TokenAlignment) -> Optional
     if not weights:
         for number, (a, b) in _apart(tokens, limit, lambda token: token.results).items():
             what = "the weights of all keys agree, and the results differ: the values, or their order, differ"
-            return _AttentionCause("input", (a.part.values, b.part.values), text(number, what))
+            operators = alignment.calls[0][a.call].operators
+            of_keys, of_values = (_reader_of_cache(operators, a.part, of_values=values) for values in (False, True))
+            # Scores that agree prove that an operator which reads keys too, such as from latents, is right.
+            reader = a.part.values if of_values is None or of_values is of_keys else of_values
+            return _AttentionCause("input", (reader, b.part.values), text(number, what))
         return None
     scores = _apart(weights, limit, lambda token: token.scores)
     if not scores:
@@ -142,7 +160,10 @@ def _cause_of_scores(scores: _Tokens, limit: float) -> Optional[_AttentionCause]
         what = f"the scores are {factor:.4g} times those of the reference: a factor differs"
         return _AttentionCause("compute", (scaling[0], scaling[1]), what)
     if not _apart(scores, limit, lambda token: token.products, _factor(scores, lambda token: token.products)):
-        first, second = (_narrowing(token) or of_token for token, of_token in zip((a, b), scaling))
+        first, second = (
+            _narrowing(token) or _first_apart(token, other, limit) or of_token
+            for token, other, of_token in zip((a, b), (b, a), scaling)
+        )
         return _AttentionCause(
             "compute", (first, second), "the products of queries and keys agree, and the scores differ"
         )
@@ -162,9 +183,9 @@ def _cause_of_keys(
             "compute", (a.part.scores, b.part.scores), "the queries and keys agree, and the scores differ"
         )
     a, b = other
-    if all(_lacks(x.rows, y.rows) for x, y in tokens.values()) and _lacks(a.all_rows, b.rows):
+    if not _has_most(tokens, alignment):
         return None  # the keys are computed otherwise
-    reader = _reader_of_keys(alignment.calls[0][a.call].operators, a.part.scores) or a.part.scores
+    reader = _reader_of_cache(alignment.calls[0][a.call].operators, a.part, of_values=False) or a.part.scores
     return _AttentionCause(
         "input", (reader, b.part.scores), "the queries agree, and it reads other keys than the reference"
     )
@@ -204,11 +225,49 @@ def _lacks(a: np.ndarray, b: np.ndarray) -> bool:
     """Return True if a vector of the reference is not among those of actual."""
     import numpy as np
 
-    if not len(a) or not len(b) or a.shape[1] != b.shape[1]:
+    if not len(b):
         return True
     chosen = b[np.linspace(0, len(b) - 1, min(len(b), _MOST_KEYS)).astype(int)]
-    distances = np.abs(chosen[:, None] - a[None]).max(axis=-1).min(axis=1)
-    return bool(distances.max() > 1e-2 * np.abs(chosen).max())
+    return bool(_distances(a, chosen).max() > _SAME_KEY * np.abs(chosen).max())
+
+
+def _distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return for each vector of the reference the distance of the nearest one of actual."""
+    import numpy as np
+
+    if not len(a) or a.shape[1] != b.shape[1]:
+        return np.full(len(b), np.inf)
+    distances: np.ndarray = np.abs(b[:, None] - a[None]).max(axis=-1).min(axis=1)
+    return distances
+
+
+def _has_most(tokens: _Tokens, alignment: TokenAlignment) -> bool:
+    """Return True if actual has the keys that the reference computes for most tokens, in the attention of any token.
+
+    Then it computes keys as the reference does. Keys of tokens that it does not compute itself may be left in a cache.
+    """
+    import numpy as np
+
+    own = list(_own_keys(tokens, alignment))
+    if not own:
+        return True
+    chosen = np.stack([own[n] for n in np.linspace(0, len(own) - 1, min(len(own), _MOST_KEYS)).astype(int)])
+    distances = np.full(len(chosen), np.inf)
+    for rows in {id(a.all_rows): a.all_rows for a, _ in tokens.values()}.values():
+        distances = np.minimum(distances, _distances(rows, chosen))
+    return bool(2 * np.count_nonzero(distances <= _SAME_KEY * np.abs(chosen).max()) >= len(chosen))
+
+
+def _own_keys(tokens: _Tokens, alignment: TokenAlignment) -> Iterator[np.ndarray]:
+    """Yield a key of the reference for tokens: one that the token before them did not have."""
+    index_of = alignment.tokens.index_of
+    number_of = {tuple(index_of[number].tolist()): number for number in tokens}
+    following = [place for place in number_of if (place[0], place[1] - 1) in number_of]
+    step = max(len(following) // _MOST_KEYS, 1)
+    for sequence, position in following[::step]:
+        before, own = (tokens[number_of[sequence, place]][1].rows for place in (position - 1, position))
+        known = {row.tobytes() for row in before}
+        yield from (row for row in own if row.tobytes() not in known)
 
 
 def _mask_of(token: TokenAttention) -> Operator:
@@ -222,14 +281,23 @@ def _of_class(token: TokenAttention, classes: frozenset[str]) -> Optional[Operat
     return next((op for op in between if operator_class(op.op_type) in classes and _is_of_floats(op)), None)
 
 
+def _first_apart(token: TokenAttention, other: TokenAttention, limit: float) -> Optional[Operator]:
+    """Return the first operator between the product and the softmax whose result the other side does not have."""
+    for operator, values in token.steps:
+        if all(_distance(values, of_other) > limit for _, of_other in other.steps):
+            return operator
+    return None
+
+
 def _is_of_floats(operator: Operator) -> bool:
     return bool(operator.outputs) and float_kind(operator.outputs[0].dtype or "") is not None
 
 
-def _reader_of_keys(operators: Sequence[Operator], product: Operator) -> Optional[Operator]:
-    """Return the operator that selects the keys of a product from a cache; None if there is none."""
+def _reader_of_cache(operators: Sequence[Operator], part: AttentionPart, *, of_values: bool) -> Optional[Operator]:
+    """Return the operator that selects keys, or values, of an attention from a cache; None if there is none."""
+    product = part.values if of_values else part.scores
     end = next(number for number, operator in enumerate(operators) if operator is product)
-    for record in reversed(product.inputs[:2]):
+    for record in product.inputs[2:3] if of_values and part.is_fused else reversed(product.inputs[:2]):
         storage = storage_of(record)
         for operator in reversed(operators[:end]):
             made = [memory for output in operator.outputs if (memory := storage_of(output)) is not None]

@@ -44,7 +44,12 @@ def with_traced_difference(origins: Sequence[Origin], pairs: Sequence[Pair], ali
 
 
 def _is_of_part(origin: Origin) -> bool:
-    """Return True for an origin at a part that both sides build differently, or whose inputs are not compared."""
+    """Return True for an origin at a part that both sides build differently, or whose inputs are not compared.
+
+    The values of tokens come from the program itself, so operators before an input that reads them made the difference.
+    """
+    if origin.kind == "input":
+        return origin.pair.record.io == "input" and token_part(origin.pair.reference) is not None
     if origin.kind != "structure":
         return origin.kind == "unknown"
     if None in (origin.pair.actual, origin.pair.reference):

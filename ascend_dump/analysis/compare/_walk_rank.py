@@ -29,6 +29,7 @@ from ascend_dump.analysis.alignment.step_boundaries import (
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._attention import with_attention
 from ascend_dump.analysis.compare._on_executor import RankResult
+from ascend_dump.analysis.compare._other_elements import with_other_elements
 from ascend_dump.analysis.compare._proven_updates import Updates
 from ascend_dump.analysis.compare._token_results import settled_by_results, token_results, unexplained_results
 from ascend_dump.analysis.compare._tokens import (
@@ -177,6 +178,8 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
     origins = divergence.origins(results_differ=results is not None and results.differ)
     of_tokens = with_tokens(origins, alignment)
     origins = with_attention(of_tokens, alignment)
+    if origins == of_tokens:
+        origins = with_other_elements(origins, progress.parts[0], alignment)
     if origins == of_tokens:
         origins = with_traced_difference(origins, progress.parts[0], alignment)
     origins, of_cache = with_misread_token(origins, alignment)

@@ -45,9 +45,9 @@ class Trainer(nn.Module):  # type: ignore[misc]  # torch is imported as Any
 class Engine(nn.Module):  # type: ignore[misc]
     """The same layer as one function with fused weights, that rotates halves and keeps keys and values."""
 
-    def __init__(self, trainer: Trainer, fault: str = "") -> None:
+    def __init__(self, trainer: Trainer, fault: str = "", *, fused: bool = False) -> None:
         super().__init__()
-        self.trainer, self.fault = [trainer], fault
+        self.trainer, self.fault, self.fused = [trainer], fault, fused
         self.w_qkv = torch.cat([part.weight for part in (trainer.q, trainer.k, trainer.v)]).detach()
         if fault == "stale values":
             self.w_qkv[2 * SIZE :] *= 1.1
@@ -65,15 +65,25 @@ class Engine(nn.Module):  # type: ignore[misc]
             k, v = v, k
         if self.fault != "no norm":
             k = functional.rms_norm(k, k.shape[-1:], trainer.k_norm, 1e-5)
-        q, k = (self.rotated(part, angles.cos(), angles.sin()) for part in (q, k))
+        q = self.rotated(q, angles.cos(), angles.sin())
+        if self.fault != "unrotated keys":
+            k = self.rotated(k, angles.cos(), angles.sin())
         if self.cache is not None:
             k, v = (torch.cat(parts, 1) for parts in zip(self.cache, (k, v)))
         self.cache = [k, v]
-        scores = torch.einsum("bqhd,bkhd->bhqk", q * HALF**-0.5, k)
         hidden = torch.arange(k.shape[1]) > positions[..., None]
-        weights = torch.where(hidden[:, None], -torch.inf, scores).softmax(-1)
-        x = x + torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2) @ trainer.o.weight.T
+        attended = self.attended(q, k, v, hidden[:, None])
+        x = x + attended.flatten(2) @ trainer.o.weight.T
         return (x + functional.gelu(x @ trainer.up.weight.T) @ trainer.down.weight.T) @ trainer.head.weight.T
+
+    def attended(self, q: Any, k: Any, v: Any, hidden: Any) -> Any:
+        if self.fused:
+            parts = (part.transpose(1, 2) for part in (q, k, v))
+            result = functional.scaled_dot_product_attention(*parts, attn_mask=~hidden, scale=HALF**-0.5)
+            return result.transpose(1, 2)
+        scores = torch.einsum("bqhd,bkhd->bhqk", q * HALF**-0.5, k)
+        weights = torch.where(hidden, -torch.inf, scores).softmax(-1)
+        return torch.einsum("bhqk,bkhd->bqhd", weights, v)
 
     def rotated(self, x: Any, cos: Any, sin: Any) -> Any:
         first, second = x[..., :HALF], x[..., HALF:]
@@ -82,12 +92,12 @@ class Engine(nn.Module):  # type: ignore[misc]
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
-def compared(tmp_path: Path, fault: str = "") -> ascend_dump.Comparison:
+def compared(tmp_path: Path, fault: str = "", *, fused: bool = False) -> ascend_dump.Comparison:
     """Compare the engine, a prompt and single tokens, with the trainer, which has the whole sequence."""
     ids = torch.randint(1, VOCABULARY, (1, LENGTH), generator=torch.Generator().manual_seed(3))
     positions = torch.arange(LENGTH)[None]
     trainer = Trainer()
-    engine = Engine(trainer, fault)
+    engine = Engine(trainer, fault, fused=fused)
     with torch.no_grad(), ascend_dump.capture(engine, path=tmp_path / "rollout", steps="0-9"):
         for part in (slice(0, LENGTH - NEW), *(slice(n, n + 1) for n in range(LENGTH - NEW, LENGTH))):
             engine(ids[:, part], positions[:, part])
@@ -103,8 +113,9 @@ def line_of(text: str) -> int:
     return number
 
 
-def test_programs_that_agree(tmp_path: Path) -> None:
-    comparison = compared(tmp_path)
+@pytest.mark.parametrize("fused", [False, True])
+def test_programs_that_agree(fused: bool, tmp_path: Path) -> None:
+    comparison = compared(tmp_path, fused=fused)
     assert comparison.verdict in ("equal", "noise"), comparison.counts
     assert not comparison.origins
 
@@ -118,11 +129,22 @@ def test_the_first_result_that_the_other_program_lacks_is_named(tmp_path: Path) 
     assert "computes a result that the reference lacks" in first.evidence[0]
 
 
-def test_an_operator_of_the_reference_is_named_too(tmp_path: Path) -> None:
-    first = compared(tmp_path, "no norm").origins[0]
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_operator_of_the_reference_is_named_too(fused: bool, tmp_path: Path) -> None:
+    first = compared(tmp_path, "no norm", fused=fused).origins[0]
     assert first.pair.actual is not None
     assert first.pair.reference is not None
     assert (first.pair.actual.op_type, first.pair.reference.op_type) == ("aten::mul", "aten::pow")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_keys_that_are_computed_otherwise_are_no_wrong_choice_of_keys(fused: bool, tmp_path: Path) -> None:
+    """The first key is the same without a rotation. The tables of the rotation, which the queries need, are right."""
+    first = compared(tmp_path, "unrotated keys", fused=fused).origins[0]
+    assert first.pair.reference is not None, first.evidence
+    line = line_of("for t in (q, k))")
+    assert str(first.pair.reference.source).endswith(f":{line}"), first.evidence
+    assert "attention" not in first.op_name, "the result of the fused operator follows from the keys"
 
 
 def test_operators_that_move_elements_on_one_side_are_named_if_the_tensor_before_them_agrees(tmp_path: Path) -> None:

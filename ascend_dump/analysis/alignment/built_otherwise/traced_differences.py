@@ -79,7 +79,6 @@ class TracedDifferences:
                 id(operator)
                 for attention in attentions_of(flow.operators)
                 for part in attention.parts
-                if not part.is_fused
                 for operator in (part.scores, *part.between, part.softmax)
             }
             for flow in flows
@@ -146,7 +145,9 @@ class TracedDifferences:
         values = self._values_of(side, position)
         if values is None:
             return True
-        others = [other for p in before[1 - side] if (other := self._values_of(1 - side, p)) is not None]
+        end = max(before[1 - side], default=-1) + 1
+        nearest = range(end - 1, max(end - _MOST_BEFORE, 0) - 1, -1)
+        others = [other for p in nearest if (other := self._values_of(1 - side, p)) is not None]
         # The other side may have one result for each expert.
         parts = [other for other in others if other[0].shape[1] < values[0].shape[1]]
         return any(self._are_in(values, [other]) for other in others) or self._are_in(values, parts)

@@ -1271,7 +1271,7 @@ def mla() -> Iterator[Case]:
         "router_bias_lost",
         "deepseek3",
         "right",
-        r"mlp$ ^(add|view|topk|sigmoid)",
+        r"mlp(\.gate)?$ ^(add|view|topk|sigmoid)",
         changes=[_line("biased = scores + self.correction_bias", "biased = scores")],
     )
     yield _case(

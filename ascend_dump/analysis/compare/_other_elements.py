@@ -1,0 +1,120 @@
+"""Name the operator that reads other elements than the reference: another part of a tensor, or another token.
+
+Programs divide a tensor and pick tokens by other operators, so these are not compared. But if the elements that one
+side reads are those that the other side has elsewhere, nothing was computed wrongly: the wrong ones were picked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Optional
+
+from ascend_dump.analysis.alignment.token_parts import TokenPart, token_part
+from ascend_dump.analysis.alignment.tokens import TokenAlignment
+from ascend_dump.analysis.compare._tokens import differing_tokens
+from ascend_dump.analysis.explaining.results import Origin, Pair
+from ascend_dump.analysis.operators.names import moves_elements
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
+from ascend_dump.errors import AscendDumpError
+
+__all__ = ["with_other_elements"]
+
+#: Kinds of origins whose operators may be right, because they may have read the wrong elements.
+_OPEN = ("structure", "unknown", "input")
+#: Elements are the same up to this relative distance.
+_NEAR = 1e-3
+#: Fewer elements of a token agree by chance.
+_LEAST_ELEMENTS = 8
+
+
+def with_other_elements(origins: Sequence[Origin], pairs: Sequence[Pair], alignment: TokenAlignment) -> list[Origin]:
+    """Return the origins; the first one is replaced if the first tensor that differs has elements of another place.
+
+    pairs: those of all compared tensors, in execution order
+    """
+    differing = [pair for pair in pairs if pair.verdict == "different" and token_part(pair.reference) is not None]
+    if not origins or not differing or origins[0].kind not in _OPEN:
+        return [*origins]
+    found = _with_other_part(origins[0], differing[0], alignment) or _with_other_token(origins[0], differing, alignment)
+    return [*origins] if found is None else [found, *origins[1:]]
+
+
+def _with_other_part(origin: Origin, end: Pair, alignment: TokenAlignment) -> Optional[Origin]:
+    """Return the origin at a reader of the wrong part of a tensor, such as the other half of a wide product."""
+    if end.record.io != "input":
+        return None
+    reader = alignment.reader_of_other_part((end.actual, end.reference), _NEAR)
+    if reader is None:
+        return None
+    text = f"it reads another part of a tensor than the reference: the part that {reader.op_name} reads here"
+    return replace(origin, kind="wiring", pair=replace(end, reason=text), evidence=(text, *origin.evidence))
+
+
+def _with_other_token(origin: Origin, differing: Sequence[Pair], alignment: TokenAlignment) -> Optional[Origin]:
+    """Return the origin at an operator of actual that picks the wrong token, such as for the logits.
+
+    All tensors that differ have to be of the tokens that were picked: then the model is right up to this operator.
+    """
+    end = next((pair for pair in differing if _is_picked(pair)), None)
+    part, of_reference = (None, None) if end is None else (token_part(end.actual), token_part(end.reference))
+    if end is None or part is None or of_reference is None:
+        return None
+    others = [token_part(pair.actual) for pair in differing]
+    if any(other is None or other.numbers.tolist() != part.numbers.tolist() for other in others):
+        return None
+    numbers = differing_tokens(end)
+    picked = _token_with_values_of(part, end, of_reference, numbers[0]) if numbers else None
+    operator = None if picked is None else _picking_operator(alignment.base_operators(0), end)
+    if picked is None or operator is None:
+        return None
+    text = f"it picks the values of {alignment.tokens.text(picked)} instead of {alignment.tokens.text(numbers[0])}"
+    pair = replace(end, actual=operator.outputs[0], reference=None, reason=text)
+    return replace(origin, kind="wiring", pair=pair, evidence=(text, *origin.evidence))
+
+
+def _is_picked(pair: Pair) -> bool:
+    """Return True for a tensor with enough elements of the last token of each request."""
+    part = token_part(pair.actual)
+    return part is not None and part.is_of_last and math.prod((pair.record.shape or ())[1:]) >= _LEAST_ELEMENTS
+
+
+def _token_with_values_of(part: TokenPart, end: Pair, of_reference: TokenPart, number: int) -> Optional[int]:
+    """Return the number of another token that has, in the reference, the values of a token of actual; None if none."""
+    import numpy as np
+
+    assert end.actual is not None, "it has a part"
+    try:
+        values = end.actual.numpy().reshape(len(part.numbers), -1)[int(np.flatnonzero(part.numbers == number)[0])]
+        others, is_known = of_reference.values_of_all()
+    except (AscendDumpError, ValueError):
+        return None
+    others = others.reshape(len(others), -1)
+    if others.shape[1] != values.size:
+        return None
+    distances = np.abs(others - values).max(axis=1)
+    distances[~is_known] = np.inf
+    nearest = int(distances.argmin())
+    return nearest if nearest != number and distances[nearest] <= _NEAR * np.abs(values).max() else None
+
+
+def _picking_operator(operators: Sequence[Operator], end: Pair) -> Optional[Operator]:
+    """Return the last operator before a tensor that returns a part of the elements of another one; None without one."""
+    flow = DataFlow(operators)
+    name = end.record.op_name.partition("[")[0]
+    waiting = [operator.position for operator in operators if operator.op_name == name]
+    visited = set(waiting)
+    while waiting:
+        position = waiting.pop(0)
+        operator = flow.operators[position]
+        sizes = [math.prod(record.shape or ()) for record in (*operator.inputs[:1], *operator.outputs[:1])]
+        if moves_elements(operator.op_type) and len(sizes) == 2 and sizes[1] < sizes[0]:
+            return operator
+        for source in flow.sources[position]:
+            made = source.maker or source.root
+            if made is not None and made.position not in (OUTSIDE, *visited):
+                visited.add(made.position)
+                waiting.append(made.position)
+    return None
