@@ -26,7 +26,7 @@ _LOST = "lost gradient"
 #: The beginning of the evidence for results that were not compared.
 _NO_PARTNER = "its results have no partner"
 #: Evidence for a difference that begins between two steps.
-_NOT_UPDATED = "step {step} agrees: the update after it is the probable cause"
+_NOT_UPDATED = "it agrees in step {step}: the update after it is the probable cause"
 
 
 class Draft:

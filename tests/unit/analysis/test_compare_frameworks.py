@@ -256,7 +256,7 @@ def test_parameters_that_were_updated_differently_are_one_origin(tmp_path: Path)
     assert (origin.kind, origin.op_name) == ("parameter", "addmm_0")
     assert origin.pair.reference is not None
     assert origin.pair.reference.step == 1
-    assert any("step 0 agrees: the update after it is the probable cause" in line for line in origin.evidence)
+    assert any("it agrees in step 0: the update after it is the probable cause" in line for line in origin.evidence)
 
 
 def test_parameters_without_names_were_updated_differently(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_parameters_without_names_were_updated_differently(tmp_path: Path) -> No
     found = ascend_dump.compare(actual, training(tmp_path / "b", 0.01, 0.02))
     [origin] = found.origins
     assert (origin.kind, origin.op_type) == ("parameter", "MatMul")
-    assert any("step 1 agrees: the update after it is the probable cause" in line for line in origin.evidence)
+    assert any("it agrees in step 1: the update after it is the probable cause" in line for line in origin.evidence)
 
 
 def test_a_parameter_has_its_name_on_one_side_only(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_an_update_that_is_not_recorded_is_the_probable_cause_in_the_next_step(t
     found = ascend_dump.compare(of(tmp_path / "actual", 0.2), of(tmp_path / "reference", 0.1))
     [origin] = found.origins
     assert (origin.op_name, origin.step, origin.next["steps"]) == ("blocks.1.up/forward_0", 1, "0|1")
-    assert any("step 0 agrees: the update after it" in line for line in origin.evidence)
+    assert any("it agrees in step 0: the update after it" in line for line in origin.evidence)
 
 
 @pytest.mark.parametrize("data", ["tensor", "stats"])
@@ -173,7 +173,7 @@ def test_parameters_that_an_unrecorded_update_changed_are_one_origin_over_all_st
     found = ascend_dump.compare(of(tmp_path / "actual", 0.2), of(tmp_path / "reference", 0.1))
     [origin] = found.origins
     assert (origin.kind, origin.step, origin.next["steps"], "layers" in origin.next) == ("parameter", 1, "0|1", False)
-    assert any("step 0 agrees: the update after it" in line for line in origin.evidence)
+    assert any("it agrees in step 0: the update after it" in line for line in origin.evidence)
     assert not any("another seed" in line for line in origin.evidence)
 
 
