@@ -10,6 +10,8 @@ NEWEST := 3.13
 # Test processes side by side: as many as there are CPUs, up to eight.
 JOBS ?= auto
 PYTEST_PARALLEL := -n $(JOBS) --maxprocesses 8 --dist worksteal
+# What takes longest is at the end of the output.
+DURATIONS := --durations=40 --durations-min=5
 # The test processes share the CPUs: threads of OpenMP that spin while they wait would take them from each other.
 quick test test-py%: export OMP_NUM_THREADS ?= 1
 # What is copied into an environment by an editable installation.
@@ -71,7 +73,7 @@ quick: $(VENV)/stamp
 	$(VENV)/bin/python -m pytest $(PYTEST_PARALLEL) -q -m 'not thorough and not slow' tests/unit
 
 test: $(VENV)/stamp
-	$(VENV)/bin/python -m pytest $(PYTEST_PARALLEL) --ignore tests/real
+	$(VENV)/bin/python -m pytest $(PYTEST_PARALLEL) $(DURATIONS) --ignore tests/real
 
 test-all: test test-py$(OLDEST) test-py$(NEWEST)
 
@@ -101,7 +103,7 @@ test-real:
 	@$(if $(SUITES),$(MAKE) --no-print-directory --keep-going $(SUITES:%=test-real-%))
 
 test-real-%: $(VENVS)/.venv-real-%/stamp
-	$(VENVS)/.venv-real-$*/bin/python -m pytest -m 'not thorough' tests/real/$*
+	$(VENVS)/.venv-real-$*/bin/python -m pytest $(DURATIONS) -m 'not thorough' tests/real/$*
 
 $(VENVS)/.venv-real-%/stamp: $(INSTALLED) tests/real/%/requirements.txt
 	$(call make_venv,$(@D),$(PYTHON))
