@@ -22,7 +22,7 @@ __all__ = [
     "ModelCall",
     "Token",
     "calls_of_step",
-    "embedding_contents",
+    "embedding_tables",
     "has_slots_first",
     "table_of_ids",
 ]
@@ -153,21 +153,23 @@ def _is_float(record: Record) -> bool:
     return float_kind(record.dtype or "") is not None
 
 
-def embedding_contents(calls: Sequence[ModelCall]) -> set[Hashable]:
-    """Return the contents of the tables of embeddings that the calls read; without tables whose content is unknown."""
-    tables = (op.inputs[0] for call in calls for op in call.operators if _embedded_ids(op) is call.ids_record)
-    return {content for table in tables if (content := table.content) is not None}
+def embedding_tables(calls: Sequence[ModelCall]) -> list[Record]:
+    """Return the tables of embeddings that the calls read."""
+    return [op.inputs[0] for call in calls for op in call.operators if _embedded_ids(op) is call.ids_record]
 
 
-def table_of_ids(steps: Sequence[Sequence[Operator]], contents: set[Hashable], *, guess: bool) -> frozenset[Hashable]:
+def table_of_ids(steps: Sequence[Sequence[Operator]], tables: Sequence[Record], *, guess: bool) -> frozenset[Hashable]:
     """Return what names the table that a program without operators for embeddings indexes with ids of tokens.
 
     Empty if there is no such table.
 
-    contents  of the embeddings of the other side: a table with one of them is taken first
-    guess     True to take else the first parameter that is indexed with integers that do not just count up
+    tables  the embeddings of the other side: a table with the content of one is taken first, else one of the same
+            shape, such as a table in a narrower type
+    guess   True to take else the first parameter that is indexed with integers that do not just count up
     """
-    guessed = frozenset[Hashable]()
+    contents = {content for table in tables if (content := table.content) is not None}
+    shapes = {table.shape for table in tables}
+    of_shape = guessed = frozenset[Hashable]()
     for operator in (operator for step in steps for operator in step[: _end_of_forward(step)]):
         ids = _indexing_ids(operator)
         if ids is None:
@@ -175,9 +177,11 @@ def table_of_ids(steps: Sequence[Sequence[Operator]], contents: set[Hashable], *
         table = operator.inputs[0]
         if table.content is not None and table.content in contents:
             return _names_of_table(operator)
+        if not of_shape and table.shape in shapes and not _count_up(ids):
+            of_shape = _names_of_table(operator)
         if guess and not guessed and table.parameter is not None and not _count_up(ids):
             guessed = _names_of_table(operator)
-    return guessed
+    return of_shape or guessed
 
 
 def _end_of_forward(operators: Sequence[Operator]) -> int:

@@ -10,7 +10,7 @@ from ascend_dump.analysis.alignment.model_calls import (
     REJECTED,
     ModelCall,
     calls_of_step,
-    embedding_contents,
+    embedding_tables,
     table_of_ids,
 )
 from ascend_dump.analysis.alignment.token_integers import IntegersOfCalls, TokenRun
@@ -55,7 +55,7 @@ def model_calls_of(
     of_steps = [[call for step in side for call in calls_of_step(step)] for side in sides]
     for number, side in enumerate(sides):
         if not of_steps[number]:
-            table = table_of_ids(side, embedding_contents(of_steps[1 - number]), guess=guess)
+            table = table_of_ids(side, embedding_tables(of_steps[1 - number]), guess=guess)
             if table:
                 of_steps[number] = [call for step in side for call in calls_of_step(step, table)]
     return of_steps

@@ -25,7 +25,7 @@ from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
 from ascend_dump.analysis.alignment.built_otherwise.traced_differences import TracedDifferences
 from ascend_dump.analysis.alignment.compared_tensors import UNCHANGING, ComparedTensors
 from ascend_dump.analysis.alignment.displaced_tokens import count_tokens, displaced_tokens, parted_requests
-from ascend_dump.analysis.alignment.fixed_caches import room_of
+from ascend_dump.analysis.alignment.fixed_caches import keeps_window, room_of
 from ascend_dump.analysis.alignment.model_calls import Token
 from ascend_dump.analysis.alignment.paged_caches import MisreadToken, misread_token, writes_to_slots
 from ascend_dump.analysis.alignment.picked_values import picking_operators, unchanging_operators
@@ -254,7 +254,8 @@ class TokenAlignment:
             room = room_of(side.calls, same)
             if room:
                 side.rooms.add(room)
-            if room or is_append(side, same) or writes_to_slots(side.calls, same):
+            is_write = keeps_window(side.calls, same) or writes_to_slots(side.calls, same)
+            if room or is_append(side, same) or is_write:
                 reasons[id(operator)] = _APPENDS
         return reasons
 

@@ -55,6 +55,7 @@ _UNREAD = "memory that the operator overwrites without reading it"
 _LOSSES = ("nll_loss_forward", "nll_loss2d_forward", "cross_entropy_loss")
 _ENLARGED = "its gradient is rounding alone, which an optimizer may enlarge to an update of full size"
 _SHAPE = "the operator reads only its shape and type"
+_SAME_NUMBERS = "the same numbers as integers: another type shows in the result"
 _NO_EFFECT = "another tensor, from which an earlier operator computed the same"
 
 
@@ -232,6 +233,8 @@ class InputJudge:
     def _judge_new(self, match: Match, a: Record, b: Record, difference: Difference, pair: Pair) -> _JudgedInput:
         """Judge a difference that is not known by its contents."""
         state = self._state
+        if _are_same_numbers(a, b, difference):
+            return _JudgedInput(replace(pair, verdict="noise", reason=_SAME_NUMBERS))
         makers = state.stretches.makers(difference.contents, of_values=difference.verdict != "structure")
         if not makers and difference.verdict != "structure" and _has_moved_axes(a, b):
             makers = state.stretches.makers(difference.contents)
@@ -416,6 +419,18 @@ def _is_target(match: Match, reference: Record) -> bool:
 def _is_whole_parameter(match: Match, a: Record, b: Record) -> bool:
     """Return True for a parameter of one name and shape on both sides that a module reads."""
     return bool(match.reference.module and b.parameter and a.parameter == b.parameter and a.shape == b.shape)
+
+
+def _are_same_numbers(a: Record, b: Record, difference: Difference) -> bool:
+    """Return True for equal numbers, integers on one side and floats on the other, such as positions of tokens.
+
+    Statistics do not prove that they are equal.
+    """
+    measure = difference.measure
+    if difference.verdict != "structure" or measure is None or measure.unequal or difference.bounds:
+        return False
+    others = [record.dtype or "" for record in (a, b) if float_kind(record.dtype or "") is None]
+    return a.shape == b.shape and len(others) == 1 and others[0].startswith(("int", "uint"))
 
 
 def _has_moved_axes(a: Record, b: Record) -> bool:

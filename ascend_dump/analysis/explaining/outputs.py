@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Optional
 
 from ascend_dump.analysis.alignment.shards import is_of_parts
+from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.explaining.drafts import Draft, explain
 from ascend_dump.analysis.explaining.operator_pair import OperatorPair
 from ascend_dump.analysis.explaining.output_origins import add_origin, suspected_origins
@@ -187,12 +188,14 @@ def _is_due_to_arguments(operators: OperatorPair, a: Record, b: Record, measure:
     """Return True if other arguments explain an output better than rounding, which may explain as much at most.
 
     The inputs are off by rounding that was measured, and an operator seldom enlarges it. Elements that a mask fills
-    with other values do not count.
+    with other values do not count. Nor do axes where tokens are compared: each side may have others before them.
     """
     match, kind = operators.match, float_kind(type_of(a, b))
     if kind is None or match.tensors is not None or any(noise.bounds or noise.flips for noise in operators.noise):
         return False
-    if all(argument.is_rounding for argument in differing_arguments(match.actual, match.reference)):
+    differing = differing_arguments(match.actual, match.reference)
+    of_tokens = token_part(b) is not None
+    if all(argument.is_rounding or (of_tokens and argument.is_axis) for argument in differing):
         return False
     most = _TIMES_ROUNDING * max([kind.unit, *(max(noise.unit, noise.error) for noise in operators.noise)])
     if measure.rel_l2 <= most:

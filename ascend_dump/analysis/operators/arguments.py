@@ -39,6 +39,9 @@ _COMMUTATIVE = frozenset(
     }
 )
 
+#: Arguments that are axes of the first input.
+_AXES = frozenset({"dim", "dims", "dim0", "dim1", "axis"})
+
 
 class DifferingArgument(NamedTuple):
     """An argument with different values in two operators; None if an operator was called without it."""
@@ -58,6 +61,11 @@ class DifferingArgument(NamedTuple):
         if isinstance(self.actual, (int, float)) and isinstance(self.reference, (int, float)):
             return float(self.actual), float(self.reference)
         return None
+
+    @property
+    def is_axis(self) -> bool:
+        """True for axes of a tensor, whose numbers depend on the axes that a program puts before them."""
+        return self.name in _AXES
 
     @property
     def is_rounding(self) -> bool:
