@@ -84,8 +84,9 @@ $(VENV)/stamp: $(INSTALLED)
 	touch $@
 
 # Without the optional packages, so the suite also runs where only the base is installed; and without the tests
-# marked `thorough`, whose many cases do not depend on the version of Python.
-test-py%:
+# marked `thorough`, whose many cases do not depend on the version of Python. Where everything runs, they come behind
+# `test`, which is the longest and waits for its environment.
+test-py%: | $(if $(CI),$(VENV)/stamp)
 	@$(if $(call find_python,$*),$(MAKE) --no-print-directory $(VENVS)/.venv-py$*/stamp && \
 		echo "Python $*:" && $(VENVS)/.venv-py$*/bin/python -m pytest $(PYTEST_PARALLEL) -m 'not thorough' --ignore tests/real, \
 		echo "Python $* is not found: its tests are left out")
