@@ -60,13 +60,13 @@ def keeps_window(calls: Sequence[ModelCall], operators: Mapping[int, Operator]) 
         if operator_class(operator.op_type) not in _WRITES or tensors is None:
             return False
         sizes = list(zip(*tensors))
-        found = {
+        rooms = {
             room
             for axis, (room, new) in enumerate(sizes)
             if new == min(call.width, room)
             and all(a == b or b == call.rows for a, b in sizes[:axis] + sizes[axis + 1 :])
         }
-        windows = found if windows is None else windows & found
+        windows = rooms if windows is None else windows & rooms
         is_part |= any(new < room for room, new in sizes if room in windows)
     return is_part and any(window < widest for window in windows or ())
 

@@ -38,19 +38,20 @@ def with_other_elements(origins: Sequence[Origin], pairs: Sequence[Pair], alignm
     differing = [pair for pair in pairs if pair.verdict == "different" and token_part(pair.reference) is not None]
     if not origins or not differing or origins[0].kind not in _OPEN:
         return [*origins]
-    found = _with_other_part(origins[0], differing[0], alignment) or _with_other_token(origins[0], differing, alignment)
-    return [*origins] if found is None else [found, *origins[1:]]
+    of_part = _with_other_part(origins[0], differing[0], alignment)
+    named = of_part or _with_other_token(origins[0], differing, alignment)
+    return [*origins] if named is None else [named, *origins[1:]]
 
 
-def _with_other_part(origin: Origin, end: Pair, alignment: TokenAlignment) -> Optional[Origin]:
+def _with_other_part(origin: Origin, pair: Pair, alignment: TokenAlignment) -> Optional[Origin]:
     """Return the origin at a reader of the wrong part of a tensor, such as the other half of a wide product."""
-    if end.record.io != "input":
+    if pair.record.io != "input":
         return None
-    reader = alignment.reader_of_other_part((end.actual, end.reference), _NEAR)
+    reader = alignment.reader_of_other_part((pair.actual, pair.reference), _NEAR)
     if reader is None:
         return None
     text = f"it reads another part of a tensor than the reference: the part that {reader.op_name} reads here"
-    return replace(origin, kind="wiring", pair=replace(end, reason=text), evidence=(text, *origin.evidence))
+    return replace(origin, kind="wiring", pair=replace(pair, reason=text), evidence=(text, *origin.evidence))
 
 
 def _with_other_token(origin: Origin, differing: Sequence[Pair], alignment: TokenAlignment) -> Optional[Origin]:
@@ -58,52 +59,58 @@ def _with_other_token(origin: Origin, differing: Sequence[Pair], alignment: Toke
 
     All tensors that differ have to be of the tokens that were picked: then the model is right up to this operator.
     """
-    end = next((pair for pair in differing if _is_picked(pair)), None)
-    part, of_reference = (None, None) if end is None else (token_part(end.actual), token_part(end.reference))
-    if end is None or part is None or of_reference is None:
+    pair = next(filter(_is_picked, differing), None)
+    part, of_reference = (None, None) if pair is None else (token_part(pair.actual), token_part(pair.reference))
+    if pair is None or part is None or of_reference is None:
         return None
-    others = [token_part(pair.actual) for pair in differing]
-    if any(other is None or other.numbers.tolist() != part.numbers.tolist() for other in others):
+    numbers_of_pairs = [
+        None if of_pair is None else of_pair.numbers.tolist() for of_pair in map(_actual_part, differing)
+    ]
+    if any(numbers != part.numbers.tolist() for numbers in numbers_of_pairs):
         return None
-    numbers = differing_tokens(end)
-    picked = _token_with_values_of(part, end, of_reference, numbers[0]) if numbers else None
-    operator = None if picked is None else _picking_operator(alignment.base_operators(0), end)
+    numbers = differing_tokens(pair)
+    picked = _token_with_values_of(part, pair, of_reference, numbers[0]) if numbers else None
+    operator = None if picked is None else _picking_operator(alignment.base_operators(0), pair)
     if picked is None or operator is None:
         return None
     text = f"it picks the values of {alignment.tokens.text(picked)} instead of {alignment.tokens.text(numbers[0])}"
-    pair = replace(end, actual=operator.outputs[0], reference=None, reason=text)
-    return replace(origin, kind="wiring", pair=pair, evidence=(text, *origin.evidence))
+    at_operator = replace(pair, actual=operator.outputs[0], reference=None, reason=text)
+    return replace(origin, kind="wiring", pair=at_operator, evidence=(text, *origin.evidence))
+
+
+def _actual_part(pair: Pair) -> Optional[TokenPart]:
+    return token_part(pair.actual)
 
 
 def _is_picked(pair: Pair) -> bool:
     """Return True for a tensor with enough elements of the last token of each request."""
-    part = token_part(pair.actual)
+    part = _actual_part(pair)
     return part is not None and part.is_of_last and math.prod((pair.record.shape or ())[1:]) >= _LEAST_ELEMENTS
 
 
-def _token_with_values_of(part: TokenPart, end: Pair, of_reference: TokenPart, number: int) -> Optional[int]:
+def _token_with_values_of(part: TokenPart, pair: Pair, of_reference: TokenPart, number: int) -> Optional[int]:
     """Return the number of another token that has, in the reference, the values of a token of actual; None if none."""
     import numpy as np
 
-    assert end.actual is not None, "it has a part"
+    assert pair.actual is not None, "it has a part"
     try:
-        values = end.actual.numpy().reshape(len(part.numbers), -1)[int(np.flatnonzero(part.numbers == number)[0])]
-        others, is_known = of_reference.values_of_all()
+        values = pair.actual.numpy().reshape(len(part.numbers), -1)[int(np.flatnonzero(part.numbers == number)[0])]
+        candidates, is_recorded = of_reference.values_of_all()
     except (AscendDumpError, ValueError):
         return None
-    others = others.reshape(len(others), -1)
-    if others.shape[1] != values.size:
+    candidates = candidates.reshape(len(candidates), -1)
+    if candidates.shape[1] != values.size:
         return None
-    distances = np.abs(others - values).max(axis=1)
-    distances[~is_known] = np.inf
+    distances = np.abs(candidates - values).max(axis=1)
+    distances[~is_recorded] = np.inf
     nearest = int(distances.argmin())
     return nearest if nearest != number and distances[nearest] <= _NEAR * np.abs(values).max() else None
 
 
-def _picking_operator(operators: Sequence[Operator], end: Pair) -> Optional[Operator]:
+def _picking_operator(operators: Sequence[Operator], pair: Pair) -> Optional[Operator]:
     """Return the last operator before a tensor that returns a part of the elements of another one; None without one."""
     flow = DataFlow(operators)
-    name = end.record.op_name.partition("[")[0]
+    name = pair.record.op_name.partition("[")[0]
     waiting = [operator.position for operator in operators if operator.op_name == name]
     visited = set(waiting)
     while waiting:
@@ -113,8 +120,8 @@ def _picking_operator(operators: Sequence[Operator], end: Pair) -> Optional[Oper
         if moves_elements(operator.op_type) and len(sizes) == 2 and sizes[1] < sizes[0]:
             return operator
         for source in flow.sources[position]:
-            made = source.maker or source.root
-            if made is not None and made.position not in (OUTSIDE, *visited):
-                visited.add(made.position)
-                waiting.append(made.position)
+            maker = source.maker or source.root
+            if maker is not None and maker.position not in (OUTSIDE, *visited):
+                visited.add(maker.position)
+                waiting.append(maker.position)
     return None
