@@ -50,7 +50,7 @@ def run(program: Path, argument: str, *options: str, status: int = 0) -> subproc
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(paths)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert done.returncode == status, done.stderr
     return done

@@ -57,7 +57,7 @@ def test_a_program_that_ends_without_stopping_its_capture_leaves_only_the_dump(n
         env={**os.environ, "TMPDIR": str(temporary)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert [path for path in tmp_path.rglob("*") if path.is_symlink()] == []
@@ -92,7 +92,7 @@ def test_what_a_process_without_exit_functions_leaves_is_removed_by_the_next_one
         return {path.name for path in temporary.iterdir()} - {"ascend_dump_other"}
 
     with start("ends") as first:
-        assert first.wait(timeout=120) == 0
+        assert first.wait(timeout=900) == 0
     left = scratch()
     assert len(left) == 1
     with start("waits") as second:
@@ -102,12 +102,12 @@ def test_what_a_process_without_exit_functions_leaves_is_removed_by_the_next_one
         assert len(mine) == 1
         assert mine != left
         with start("ends") as third:  # while the second one lives
-            assert third.wait(timeout=120) == 0
+            assert third.wait(timeout=900) == 0
         assert mine < scratch()
-        second.communicate(timeout=120)
+        second.communicate(timeout=900)
     done = subprocess.run(
         [sys.executable, "-c", UNSTOPPED.replace("sys.exit()", "cap.stop(); sys.exit()"), str(tmp_path / "dumps")],
-        env=env, capture_output=True, text=True, timeout=120,
+        env=env, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert [path.name for path in temporary.iterdir()] == ["ascend_dump_other"]
@@ -121,7 +121,7 @@ def launch(tmp_path: Path, settings: str, does: str = "run", **values: str) -> t
         env={**env, **values},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     return done.stderr, sorted(path.relative_to(dumps) for path in dumps.rglob("*") if path.is_file())

@@ -61,7 +61,7 @@ class Launched:
             [*launcher, "--", sys.executable, str(file), str(self.directory)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=900,
         )
         assert done.returncode == code, done.stderr
         return done
@@ -360,7 +360,7 @@ def test_a_process_that_only_starts_ranks_is_not_told(tmp_path: Path) -> None:
             env={**os.environ, "ASCEND_DUMP": f"path={tmp_path}"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=900,
         )
         assert done.returncode == 0, done.stderr
         assert "ASCEND_DUMP" not in done.stderr

@@ -53,7 +53,7 @@ def launch(tmp_path: Path) -> Callable[..., Any]:
         environment["ASCEND_DUMP"] = ",".join(filter(None, (f"path={tmp_path / 'dumps'}", settings)))
         if whole:
             command = [sys.executable, str(file)]
-            done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+            done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
         else:
             done = run_preloaded(file, cwd=tmp_path, env=environment, imported=imported)
         assert done.returncode == 0, done.stderr

@@ -140,7 +140,7 @@ def test_under_the_launcher(tmp_path: Path) -> None:
         env={**environment, "ASCEND_DUMP": setting},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert calls(ascend_dump.open(tmp_path / "dumps")) == {1: 2, 2: 2}

@@ -116,7 +116,7 @@ class Program:
             ],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             cwd=self.directory,
             env={**os.environ, **environment},
         )

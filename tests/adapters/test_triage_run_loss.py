@@ -46,7 +46,7 @@ class Training:
         self.file.write_text(textwrap.dedent(HEAD) + textwrap.dedent(head) + textwrap.dedent(loop))
         words = ["-m", "ascend_dump", "triage", "--json", "--path", str(self.directory / "t"), *options, "--run"]
         command = [self.python, *words, "--", self.python, str(self.file)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=self.directory, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=self.directory, check=False)
         assert done.stdout.startswith("{"), done.stderr
         return done.returncode, json.loads(done.stdout)
 

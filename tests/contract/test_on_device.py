@@ -19,7 +19,7 @@ def run_suite(*options: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-rsp", *options]
     done = subprocess.run(
-        [*command, "tests/real/ascend"], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=500
+        [*command, "tests/real/ascend"], cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=900
     )
     return done.stdout + done.stderr
 

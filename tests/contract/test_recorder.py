@@ -298,7 +298,7 @@ def forecasts(caplog: pytest.LogCaptureFixture) -> list[str]:
 def run_until_told(name: str, cap: Any, step: Callable[[float], object], told: Callable[[], object]) -> None:
     """Run a few steps, and wait until the thread that looks at them has told what it found."""
     run_steps(name, cap, step, [1.0] * 3)
-    patience = time.monotonic() + 60  # on a busy machine that thread may have to wait for a processor
+    patience = time.monotonic() + 600  # on a busy machine that thread may have to wait for a processor
     while not told() and time.monotonic() < patience:
         time.sleep(0.02)
 

@@ -261,7 +261,7 @@ def launch(directory: Path, settings: str, ranks: int = 3, runs: int = 3) -> lis
         environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
         command = [sys.executable, str(program), settings, str(runs)]
         children.append(subprocess.Popen(command, cwd=directory, env=environment, stderr=subprocess.PIPE, text=True))
-    return [child.communicate(timeout=120)[1] for child in children]
+    return [child.communicate(timeout=900)[1] for child in children]
 
 
 def test_the_first_rank_speaks_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,7 +232,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, third_party: Path) -> dic
     (place / "test_it.py").write_text(BROKEN % [*directories])
     options = ["-rfEp", "--tb=no", "-p", "no:cacheprovider", "--rootdir", str(place)]
     command = [sys.executable, "-m", "pytest", *options, "test_it.py"]
-    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=900)
     assert done.returncode == 1, done.stdout + done.stderr
     found: dict[str, set[str]] = {fault: set() for fault in FAULTS}
     for outcome, name, directory in re.findall(r"^([A-Z]+) .*::test_(\w+)\[(.*?)\]", done.stdout, re.MULTILINE):

@@ -54,7 +54,7 @@ def type_into(place: Path, commands: list[Typed], environment: Mapping[str, str]
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=900,
         stdin=subprocess.DEVNULL,
     )
     parts = re.split(rf"^{_MARK}(\d+)\n", done.stdout, flags=re.MULTILINE)

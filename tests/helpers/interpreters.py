@@ -39,7 +39,7 @@ class Interpreter(NamedTuple):
             cwd=self.site,  # not where the package could be imported from by chance
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=900,
             stdin=subprocess.DEVNULL,
         )
 
@@ -69,7 +69,7 @@ def planned_installation(where: Path, without: Sequence[str]) -> dict[str, str]:
         [*command, "--no-build-isolation", "--report", "-", str(REPOSITORY)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr

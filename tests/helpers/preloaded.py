@@ -31,7 +31,7 @@ COMPILER = "torch._dynamo.backends.debugging"
 #: The directory of the servers' sockets, in the environment of all test processes of a run.
 DIRECTORY = "PRELOADED_SERVERS"
 
-_TIMEOUT = 120
+_TIMEOUT = 900
 _HOLD, _RUN = b"H", b"R"
 _LENGTH = struct.Struct("!I")
 #: By what they have imported: open as long as this process may ask for more.

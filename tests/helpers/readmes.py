@@ -45,7 +45,7 @@ def walk_through(
         env=environment(where / "bin", imported),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -54,7 +54,7 @@ def names(wheel: Path) -> set[str]:
 
 def pip(made: Interpreter, *args: str) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(made.python), *args]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

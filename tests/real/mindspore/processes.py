@@ -33,7 +33,7 @@ def run_command(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
         input=text,
     )
     assert bool(done.returncode) == fails, f"{command}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"

@@ -49,7 +49,7 @@ def triage(directory: Path, program: str) -> subprocess.CompletedProcess[str]:
     (directory / "program.py").write_text(textwrap.dedent(program))
     mine = [sys.executable, "-m", "ascend_dump", "triage", "--path", str(directory / "t"), "--run", "--"]
     command = [*mine, sys.executable, str(directory / "program.py")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=directory)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=directory)
 
 
 def test_an_operator_that_gets_nan_from_what_is_not_recorded_is_no_cause(tmp_path: Path) -> None:

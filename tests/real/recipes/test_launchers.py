@@ -58,7 +58,7 @@ def run_page(page: str, beginning: str, count: str, directory: Path) -> ascend_d
         env={**os.environ, "PATH": path, "MASTER_ADDR": "localhost", "MASTER_PORT": "29537"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return ascend_dump.open(directory / "dumps")

@@ -129,7 +129,7 @@ def run_shell(command: str) -> None:
         env={**os.environ, "PATH": path, "MASTER_ADDR": "localhost", "MASTER_PORT": "29531"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
 

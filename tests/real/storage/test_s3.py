@@ -181,7 +181,7 @@ def test_what_one_rank_may_read_is_read_when_another_is_missing(bucket: str, dum
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ascend_dump", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **(environment or {})}, timeout=300
+        command, capture_output=True, text=True, env={**os.environ, **(environment or {})}, timeout=900
     )
 
 

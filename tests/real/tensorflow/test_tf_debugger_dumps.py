@@ -34,7 +34,7 @@ with v1.Session() as session:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("debugger") / "dump"
-    subprocess.run([sys.executable, "-c", PROGRAM, str(place)], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", PROGRAM, str(place)], check=True, timeout=900)
     return place
 
 

@@ -14,6 +14,6 @@ def test_eager_tensorflow() -> None:
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(EAGER)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout[-5000:]

@@ -472,7 +472,7 @@ def test_the_launcher_needs_no_change_to_the_program(road: str, tmp_path: Path) 
         env={**os.environ, "ASCEND_DUMP": request.to_text()},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"

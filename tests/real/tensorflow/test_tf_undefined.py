@@ -21,7 +21,7 @@ def run(path: Path, pattern: int) -> Path:
         env={**os.environ, "MALLOC_PERTURB_": str(pattern)},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return path

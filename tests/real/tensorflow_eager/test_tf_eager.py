@@ -288,7 +288,7 @@ def test_the_launcher_says_what_it_does_not_see(tmp_path: Path) -> None:
         env={**os.environ, "ASCEND_DUMP": f"path={tmp_path / 'dumps'}"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
     )
     assert (done.returncode, done.stdout) == (0, "3.0\n")
     assert "created no session" in done.stderr

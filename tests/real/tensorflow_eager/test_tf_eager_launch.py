@@ -59,7 +59,7 @@ def run(directory: Path, program: str, *launcher: str, **variables: str) -> subp
     (directory / "program.py").write_text(textwrap.dedent(program))
     command = [sys.executable, *launcher, str(directory / "program.py")]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, cwd=directory, env={**os.environ, **variables}
+        command, capture_output=True, text=True, timeout=900, cwd=directory, env={**os.environ, **variables}
     )
 
 

@@ -28,7 +28,7 @@ def run_command(*command: Any, **values: Any) -> subprocess.CompletedProcess[str
         cwd=HERE,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=900,
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"

@@ -57,7 +57,7 @@ class Server:
     def attach(self, *words: Any, code: int = 0, pid: int = 0) -> str:
         """What `ascend-dump attach` says."""
         command = [*ATTACH, *map(str, words), str(pid or self.pid)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment(**self.values), timeout=180)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(**self.values), timeout=900)
         assert done.returncode == code, done.stderr
         return done.stderr
 
@@ -69,7 +69,7 @@ class Server:
 
     def end(self) -> tuple[str, bytes]:
         """What it has said, and all logits that it has computed."""
-        err = self.process.communicate(timeout=180)[1]
+        err = self.process.communicate(timeout=900)[1]
         assert self.process.returncode == 0, err
         return err, (self.directory / "logits.bin").read_bytes()
 
@@ -180,7 +180,7 @@ def test_a_disk_that_gets_full_is_told_where_the_command_was_typed(
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment(**server.values)) as waiting:
         wait_until_armed(waiting)
         assert server.tell("request 9") == plain.tell("request 9")
-        err = waiting.communicate(timeout=180)[1]
+        err = waiting.communicate(timeout=900)[1]
     assert (waiting.returncode, "[AD50" in err) == (2, True), err
     server.tell("unlimited")
     server.attach("--steps", "0", "--path", tmp_path / "later", "--no-wait")
@@ -199,9 +199,9 @@ def test_ranks_under_torchrun(tmp_path: Path) -> None:
         while len(list(tmp_path.glob("ready*"))) < 2:
             assert running.poll() is None
         command = [*ATTACH, "--all", "--json", "--steps", "0-1", "--path", str(tmp_path / "dumps")]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment(**values), timeout=180)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(**values), timeout=900)
         (tmp_path / "stop").touch()
-        running.communicate(timeout=180)
+        running.communicate(timeout=900)
     assert done.returncode == 0, done.stderr
     processes = json.loads(done.stdout)["processes"]
     assert [(one["rank"], one["world"], one["capture"]["state"]) for one in processes] == [

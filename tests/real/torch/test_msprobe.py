@@ -61,7 +61,7 @@ debugger.step()
 def run(text: str, place: Path, *arguments: str) -> Path:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM + text, str(place), *arguments],
-        capture_output=True, text=True, timeout=300, cwd=place.parent,
+        capture_output=True, text=True, timeout=900, cwd=place.parent,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return place

@@ -291,6 +291,6 @@ def test_the_module_runs_on_python_3_5() -> None:
         "--no-tips",
         str(file),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout
     assert "3.5" in done.stdout

@@ -42,7 +42,7 @@ def test_serves_until_it_is_interrupted(dump: Path, json_too: bool) -> None:
             assert b"Nothing looks wrong" in answer.read()
         process.send_signal(signal.SIGINT)
         try:
-            rest, errors = process.communicate(timeout=60)
+            rest, errors = process.communicate(timeout=900)
         finally:
             process.kill()  # a process of a background job ignores SIGINT, and the block would wait for it
     assert process.returncode == Exit.OK

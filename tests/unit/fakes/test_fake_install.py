@@ -197,7 +197,7 @@ def test_two_fakes_of_one_module_are_refused(registered, monkeypatch):
 
 def test_a_process_may_end_inside_a_block():
     program = "from ascend_dump import fakes; block = fakes.install('mindspore'); block.__enter__(); import mindspore"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900)
     assert (done.returncode, done.stderr) == (0, "")
 
 

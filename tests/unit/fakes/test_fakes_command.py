@@ -34,7 +34,7 @@ with torch.no_grad():
 def run(*arguments: str, cwd: Path = Path()) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ascend_dump.fakes", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=cwd, env=environment)
 
 
 def test_the_program_sees_the_fake_and_its_own_arguments(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
         env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
 
 

@@ -82,7 +82,7 @@ def test_an_idle_program_leaves_all(tmp_path: Path) -> None:
         write_step(writer, step, item("a", noise(step, 10)))
     writer.begin_step(4)
     put(writer, item("a", noise(4, 10)))
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while on_disk(directory) != [2, 3, 4] and time.monotonic() < end:
         time.sleep(0.05)
     # The rest of a step of which a part is written follows it there.
@@ -170,7 +170,7 @@ def test_a_killed_program_leaves_whole_steps(tmp_path: Path) -> None:
     directory = model_directory(tmp_path)
     with subprocess.Popen([sys.executable, "-c", _PROGRAM, str(directory)]) as process:
         try:
-            end = time.monotonic() + 60
+            end = time.monotonic() + 600
             while len(on_disk(directory)) < 3 and time.monotonic() < end:
                 time.sleep(0.01)
             time.sleep(0.1)

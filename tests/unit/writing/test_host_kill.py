@@ -71,7 +71,7 @@ def kill_after(nursery: subprocess.Popen[str], task: str, step: Path, seed: int)
     nursery.stdin.flush()
     child = int(nursery.stdout.readline())
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 600
         while not any(map(size_of, step.glob("index.jsonl*"))) and time.monotonic() < end:
             time.sleep(0.001)
         time.sleep(random.Random(seed).uniform(0, 0.12))
@@ -160,7 +160,7 @@ def test_little_is_lost_from_the_first_record_on(tmp_path: Path, tensors: int, s
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     with subprocess.Popen(command, env=environment) as process:
         try:
-            end = time.monotonic() + 120
+            end = time.monotonic() + 600
             while not any(seen.read_bytes()[:8]) and time.monotonic() < end:
                 time.sleep(0.01)
             time.sleep(2.5)
@@ -192,7 +192,7 @@ time.sleep(60)
     index = model_directory(tmp_path) / "0" / "index.jsonl"
     with subprocess.Popen([sys.executable, "-c", program, str(index.parents[1])]) as process:
         try:
-            end = time.monotonic() + 120
+            end = time.monotonic() + 600
             while not (index.exists() and index.stat().st_size) and time.monotonic() < end:
                 time.sleep(0.05)
         finally:

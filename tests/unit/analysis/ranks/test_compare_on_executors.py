@@ -256,7 +256,7 @@ def test_the_programs_of_the_page_run(first: str, needs: str, tmp_path: Path) ->
     write(tmp_path / "dumps", 3, one_wrong)
     write(tmp_path / "golden", 3)
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "different layers.2/tanh_2"

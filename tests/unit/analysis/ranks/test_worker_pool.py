@@ -16,7 +16,7 @@ def test_a_program_without_a_main_guard_is_told_to_have_one(tmp_path: Path) -> N
         "    print(workers.submit(abs, -1).result())\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ended = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=900)
     assert ended.returncode != 0
     assert "a worker process imports this program, which starts workers itself" in ended.stderr
     last = ended.stderr.strip().splitlines()[-1]
