@@ -154,8 +154,13 @@ def _is_float(record: Record) -> bool:
 
 
 def embedding_tables(calls: Sequence[ModelCall]) -> list[Record]:
-    """Return the tables of embeddings that the calls read."""
-    return [op.inputs[0] for call in calls for op in call.operators if _embedded_ids(op) is call.ids_record]
+    """Return the tables of embeddings that the calls read, or index."""
+    return [
+        op.inputs[0]
+        for call in calls
+        for op in call.operators
+        if any(ids is call.ids_record for ids in (_embedded_ids(op), _indexing_ids(op)))
+    ]
 
 
 def table_of_ids(steps: Sequence[Sequence[Operator]], tables: Sequence[Record], *, guess: bool) -> frozenset[Hashable]:

@@ -47,15 +47,18 @@ def model_calls_of(
 ) -> list[list[ModelCall]]:
     """Return the calls of actual and of the reference, without their tokens.
 
-    A side without operators for embeddings may index a table with ids.
+    A side without operators for embeddings may index a table with ids. If both sides do, the table of actual is
+    guessed, and the reference has to index one like it.
 
-    guess: True to find this table also if it is not the table of embeddings of the other side
+    guess: True to find this table also if it is not like the table of embeddings of the other side
     """
     sides = steps, reference_steps
     of_steps = [[call for step in side for call in calls_of_step(step)] for side in sides]
+    begins_with_guess = not any(of_steps)
     for number, side in enumerate(sides):
         if not of_steps[number]:
-            table = table_of_ids(side, embedding_tables(of_steps[1 - number]), guess=guess)
+            table = table_of_ids(side, embedding_tables(of_steps[1 - number]), guess=guess or begins_with_guess)
+            begins_with_guess = False
             if table:
                 of_steps[number] = [call for step in side for call in calls_of_step(step, table)]
     return of_steps
