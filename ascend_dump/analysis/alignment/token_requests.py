@@ -102,6 +102,18 @@ class Requests:
         near = (end, position) if position > end else (position, position - 1, position + 1, end)
         return next((n for n in near if n > 0 and self._continues(number, n, segment.ids[0])), end)
 
+    def begins_other(self, number: int, segment: TokenRun) -> bool:
+        """Return True if a segment, written before the end of a sequence, is of another request.
+
+        The other side has all tokens of the sequence, so none of them was rejected: the first tokens of the request
+        were cached for the sequence.
+        """
+        ids, position = self.ids[number], segment.position
+        if not position or position >= len(ids) or not self._is_known(segment, position):
+            return False
+        whole = [n for n in self._sequences_like(number, len(ids)) if len(self._known[n]) >= len(ids)]
+        return bool(whole) and not any(all(self._has(n, segment, i) for i in range(len(segment.ids))) for n in whole)
+
     def divided(self, segment: TokenRun, waiting: Sequence[int]) -> Iterator[TokenRun]:
         """Yield the parts of a segment of a flat call that belong to one request each.
 

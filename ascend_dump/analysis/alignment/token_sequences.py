@@ -81,18 +81,35 @@ def _with_tokens(calls: list[ModelCall], known: Sequence[Sequence[int]]) -> Call
         if is_flat:
             row_sequences = _add_flat(call, segments, row_sequences, requests)
         else:
-            of_rows = row_sequences if goes_on else {}
-            row_sequences = {}
-            for segment in segments:
-                number = of_rows.get(segment.row)
-                number = requests.begin(segment) if number is None else number
-                requests.add(number, segment, call)
-                row_sequences[segment.row] = number
+            row_sequences = _add_rows(call, segments, row_sequences if goes_on else {}, requests)
         kept_from.append(before if goes_on else None)
         before = call
     for call, kept in zip(calls, kept_from):
         call.keys = [[*keys, *slots] for keys, slots in zip(_kept_keys(call, kept), call.slots)]
     return CallsOfSide(calls, requests.ids, requests.rejected)
+
+
+def _add_rows(
+    call: ModelCall, segments: Sequence[TokenRun], before: dict[int, int], requests: Requests
+) -> dict[int, int]:
+    """Add the tokens of a call to their sequences, and return the sequence of each row.
+
+    A call of several rows may continue sequences that began in calls of their own.
+
+    before: the sequence of each row that goes on
+    """
+    result: dict[int, int] = {}
+    for segment in segments:
+        number = result.get(segment.row, before.get(segment.row))
+        if number is not None and requests.begins_other(number, segment):
+            number = None
+        if number is None and segment.cached and call.rows > 1:
+            others = set(range(len(requests.ids))).difference(before.values(), result.values())
+            number = requests.owner(segment, sorted(others), None)
+        number = requests.begin(segment) if number is None else number
+        requests.add(number, segment, call)
+        result[segment.row] = number
+    return result
 
 
 def _kept_keys(call: ModelCall, before: Optional[ModelCall]) -> list[list[tuple[int, int]]]:

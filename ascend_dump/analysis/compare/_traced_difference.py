@@ -81,5 +81,5 @@ def _origin(origin: Origin, end: Pair, operators: Sequence[Optional[Operator]]) 
         if operator is not None
     )
     pair = replace(origin.pair, actual=a, reference=b, how="order", verdict="different", reason=text)
-    evidence = (text, f"found where {end.record.label} differs: {end.reason}", *origin.evidence[1:])
+    evidence = (text, f"found where {end.record.label} differs: {end.reason}", *origin.evidence)
     return replace(origin, kind="structure", pair=pair, evidence=evidence, first_seen=False, caller=None)

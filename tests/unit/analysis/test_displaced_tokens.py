@@ -53,6 +53,25 @@ def test_a_part_whose_positions_begin_again_continues_a_request() -> None:
     assert requests.owner(run([6, 7], 0), [0], None) is None
 
 
+@pytest.mark.parametrize(
+    ("written", "ids", "begins"),
+    [
+        ([5, 6, 7, 8], [1, 2], True),  # its first tokens were cached for the other request
+        ([5, 6, 7, 8], [7, 1], True),
+        ([5, 6, 7, 8], [7, 8, 9], False),  # the same tokens again
+        ([5, 6, 3, 8], [7, 8], False),  # no request of the other side has the tokens of a rejected draft
+        ([5, 6], [1, 2], False),  # it goes on
+        ([5, 6, 7, 8], [4, 4], False),  # the other side has no such request
+    ],
+)
+def test_a_request_behind_the_first_tokens_of_another_one(written: list[int], ids: list[int], begins: bool) -> None:
+    requests = Requests([[5, 6, 7, 8, 9, 10], [5, 6, 1, 2], [5, 6, 7, 1]])
+    first = run(written, 0)
+    number = requests.begin(first)
+    requests.add(number, first, call(written, [NO_TOKEN] * len(written)))
+    assert requests.begins_other(number, run(ids, 2)) is begins
+
+
 def test_requests_whose_tokens_are_at_other_positions() -> None:
     prompt = [5, 6, 7, 8, 9, 10, 11, 12]
     assert displaced_tokens([prompt[:4], prompt[4:]], [prompt], {0: 0}) == [DisplacedTokens(1, 4, 0, 4)]
