@@ -38,10 +38,10 @@ __all__ = [
     "records_of_calls",
     "replaced",
     "rounding_unit",
+    "without_choices",
 ]
 
 _MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full", "fill", "zero"})
-#: Operators that choose tokens by their logits, or compute a loss from logits.
 #: Operators that choose tokens of logits, or begin a loss.
 _CHOOSING = frozenset(
     {
@@ -244,11 +244,7 @@ def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
 
     paired: the `id` of each operator that has a partner
     """
-    partners = [(n, operator) for n, operator in enumerate(operators) if id(operator) in paired]
-    products = [n for n, operator in partners if operator_class(operator.op_type) in PRODUCTS]
-    last = max(products or [n for n, operator in partners if computes_floats(operator)], default=len(operators))
-    behind = operators[last + 1 :]
-    first = next((n for n, op in enumerate(behind) if operator_class(op.op_type) in _CHOOSING), len(behind))
+    behind, first = _behind_products(operators, paired)
     chosen = {id(operator) for operator in behind[first:]}
     # What only these operators read belongs to the choice as well, such as a division by the temperature.
     for n in range(first - 1, -1, -1):
@@ -256,6 +252,29 @@ def chosen_behind(operators: Sequence[Operator], paired: set[int]) -> set[int]:
         if readers and all(id(reader) in chosen for reader in readers):
             chosen.add(id(behind[n]))
     return chosen
+
+
+def _behind_products(operators: Sequence[Operator], paired: set[int]) -> tuple[Sequence[Operator], int]:
+    """Return the operators behind the last product with a partner, and the index of the first that chooses tokens."""
+    partners = [(n, operator) for n, operator in enumerate(operators) if id(operator) in paired]
+    products = [n for n, operator in partners if operator_class(operator.op_type) in PRODUCTS]
+    last = max(products or [n for n, operator in partners if computes_floats(operator)], default=len(operators))
+    behind = operators[last + 1 :]
+    return behind, next((n for n, op in enumerate(behind) if operator_class(op.op_type) in _CHOOSING), len(behind))
+
+
+def without_choices(sides: Sequence[Sequence[Operator]], matches: Sequence[Match]) -> list[Match]:
+    """Return the matches without those of an operator of a loss, or of a choice of tokens, and one of the model."""
+    paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+    chosen: set[int] = set()
+    for side in sides:
+        behind, first = _behind_products(side, paired)
+        chosen.update(map(id, behind[first:]))
+    return [
+        match
+        for match in matches
+        if match.how == "mapping" or (id(match.actual) in chosen) == (id(match.reference) in chosen)
+    ]
 
 
 def last_results(actual: Sequence[Operator], reference: Sequence[Operator], matches: Sequence[Match]) -> list[Match]:

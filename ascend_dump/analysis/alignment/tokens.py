@@ -37,6 +37,7 @@ from ascend_dump.analysis.alignment.token_groups import (
     makes_mask,
     replaced,
     rounding_unit,
+    without_choices,
 )
 from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls, TokenPart, token_part
 from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
@@ -149,6 +150,7 @@ class TokenAlignment:
             for match in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)
             if not makes_mask(match)
         ]
+        matches = without_choices(sides, matches)
         matches += last_results(sides[0], sides[1], matches)
         self._compared.pass_through(groups, left_out, matches)
         self._calls_of = groups[0][1], groups[1][1]
