@@ -100,15 +100,15 @@ class ComparedTensors:
     ) -> None:
         """Leave out unpaired operators that compute no floats, or that have a reason in `left_out`.
 
-        Note the memory from which the values of their outputs come.
+        Note the memory from which the values of their outputs come, and the other operators that write to memory.
         """
         paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
         for (of_base, _), reasons, sources in zip(groups, left_out, self._sources):
             for operator in of_base:
-                if id(operator) in paired:
-                    continue
                 reason = reasons.get(id(operator), UNCHANGING if is_unchanging(operator) else _ONE_SIDED)
-                if reason != _ONE_SIDED or not computes_floats(operator):
+                if id(operator) in paired or (reason == _ONE_SIDED and computes_floats(operator)):
+                    sources.add_writer(operator)
+                else:
                     sources.pass_through(operator)
                     self.omitted[reason] += len(list(operator.records))
                     self.parts.update(dict.fromkeys(map(id, operator.records)))

@@ -43,8 +43,8 @@ class MemorySources:
     def __init__(self, side: int) -> None:
         self._side = side
         self._sources: dict[int, int] = {}
-        #: By storage: the number of operators that wrote to it, and the position of the last of them.
-        self._writes: dict[int, tuple[int, int]] = {}
+        #: By storage: the positions of the compared operators that write to it.
+        self._writers: dict[int, set[int]] = {}
 
     def pass_through(self, operator: Operator) -> None:
         """Note the memory from which the outputs of a left-out operator come.
@@ -66,6 +66,13 @@ class MemorySources:
                 if made is not None and made[0] != source[0]:
                     self._sources[made[0]] = self._sources.get(source[0], source[0])
 
+    def add_writer(self, operator: Operator) -> None:
+        """Note an operator that is compared, if it writes to the memory of an input. Call it in execution order."""
+        for record in operator.outputs if writes(operator.op_type) else ():
+            storage = storage_of(record)
+            if storage is not None:
+                self._writers.setdefault(self._sources.get(storage[0], storage[0]), set()).add(operator.position)
+
     def placed(self, record: Record, operator: Operator) -> Record:
         """Return a record of tokens of an operator, with the memory from which its values come."""
         part = token_part(record)
@@ -85,8 +92,7 @@ class MemorySources:
         if storage is None:
             return None
         memory = self._sources.get(storage[0], storage[0])
-        count, last = self._writes.get(memory, (0, -1))
-        if record.io == "output" and writes(operator.op_type) and last != operator.position:
-            count, last = self._writes[memory] = count + 1, operator.position
+        end = operator.position + (record.io == "output")
+        count = sum(position < end for position in self._writers.get(memory, ()))
         record.attrs.update(storage=memory, version=count)
         return (self._side, memory, count)

@@ -38,7 +38,8 @@ _SAME_KEY = 1e-2
 _MASKING = frozenset({"masked_fill", "where", "add"})
 _SCALING = frozenset({"mul", "div"})
 _SELECTING = frozenset({"index", "index_select", "gather", "take", "_unsafe_index", "embedding"})
-#: Operators that change the arrangement of elements, or how often they occur.
+#: Operators that change the arrangement of elements, how often they occur, or their type. A factor restores the values
+#: of an integer type.
 _COPYING = frozenset({"clone", "copy", "contiguous", "_to_copy", "expand", "repeat", "repeat_interleave", "cat"})
 
 #: By number of a token: its attention in actual and in the reference.
@@ -131,6 +132,9 @@ def _cause(tokens: _Tokens, limit: float, alignment: TokenAlignment) -> Optional
     weights = _apart(tokens, limit, lambda token: token.weights)
     for number, (a, b) in weights.items():
         if a.keys != b.keys:
+            if _lacks(a.all_rows, b.rows) and _has_most(tokens, alignment):
+                what = f"it attends to {a.keys} keys here, to {b.keys} in the reference, and reads other keys"
+                return _AttentionCause("input", (_reader_of_keys(a, alignment), b.part.scores), text(number, what))
             what = f"it attends to {a.keys} keys here, to {b.keys} in the reference: the mask or the keys differ"
             return _AttentionCause("compute", (_mask_of(a), _mask_of(b)), text(number, what))
     if not weights:
@@ -185,10 +189,16 @@ def _cause_of_keys(
     a, b = other
     if not _has_most(tokens, alignment):
         return None  # the keys are computed otherwise
-    reader = _reader_of_cache(alignment.calls[0][a.call].operators, a.part, of_values=False) or a.part.scores
+    reader = _reader_of_keys(a, alignment)
     return _AttentionCause(
         "input", (reader, b.part.scores), "the queries agree, and it reads other keys than the reference"
     )
+
+
+def _reader_of_keys(token: TokenAttention, alignment: TokenAlignment) -> Operator:
+    """Return the operator that selects the keys of a token from a cache, or the product with keys without one."""
+    operators = alignment.calls[0][token.call].operators
+    return _reader_of_cache(operators, token.part, of_values=False) or token.part.scores
 
 
 def _apart(tokens: _Tokens, limit: float, read: Callable[[TokenAttention], np.ndarray], factor: float = 1.0) -> _Tokens:
@@ -305,7 +315,7 @@ def _reader_of_cache(operators: Sequence[Operator], part: AttentionPart, *, of_v
                 continue
             if operator_class(operator.op_type) in _SELECTING:
                 return operator
-            if not is_view(operator.op_type) and operator_class(operator.op_type) not in _COPYING:
+            if not (is_view(operator.op_type) or operator_class(operator.op_type) in _COPYING | _SCALING):
                 break
             if operator.inputs:
                 storage = storage_of(operator.inputs[0])

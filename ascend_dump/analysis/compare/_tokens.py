@@ -15,6 +15,7 @@ from ascend_dump.analysis.compare._movers import with_movers
 from ascend_dump.analysis.explaining.origins import LAST
 from ascend_dump.analysis.explaining.output_origins import RUN_BETWEEN
 from ascend_dump.analysis.explaining.results import Origin, Pair
+from ascend_dump.analysis.explaining.wiring import FROM_OUTSIDE
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
@@ -91,12 +92,14 @@ def _in_execution_order(origins: Sequence[Origin], alignment: TokenAlignment) ->
     """Return the origins; the first one comes behind those at earlier operators if it may follow from them.
 
     A model computes the values of tokens that an operator reads from its ids, so a tensor before them differs, even if
-    it could not be compared. An operator of one side was found in a part of the program that may begin much earlier.
+    it could not be compared: such values are not from outside either. An operator of one side was found in a part of
+    the program that may begin much earlier.
     """
     if not origins:
         return []
     first = origins[0]
-    is_read = first.kind == "input" and token_part(first.pair.reference) is not None
+    is_outside = first.kind == "wiring" and any(FROM_OUTSIDE in fact for fact in first.evidence)
+    is_read = (first.kind == "input" or is_outside) and token_part(first.pair.reference) is not None
     if not is_read and not (first.kind == "structure" and None in (first.pair.actual, first.pair.reference)):
         return [*origins]
     places = [_places_of(origin, alignment) for origin in origins]

@@ -14,13 +14,14 @@ from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, Inp
 from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.reading import Record
 
-__all__ = ["CHANGED", "NOT_WRITTEN", "Wiring"]
+__all__ = ["CHANGED", "FROM_OUTSIDE", "NOT_WRITTEN", "Wiring"]
 
 #: Operators that overwrite a tensor, such as a sum or gradient, to begin it anew.
 _FILLS = ("zero", "fill", "copy")
 _GRADIENT = ".grad"
 NOT_WRITTEN = "no recorded operator wrote it before"
 CHANGED = "changed since by something that is not recorded"
+FROM_OUTSIDE = "a tensor from outside"
 
 
 class Wiring:
@@ -218,7 +219,7 @@ class Wiring:
         """Return the name of the parameter or state of a tensor, or that it is from outside."""
         storage = storage_of(record)
         name = "" if storage is None else self._names[side].get(storage[0], "")
-        return name or record.parameter or "a tensor from outside"
+        return name or record.parameter or FROM_OUTSIDE
 
     def _source(self, side: int, operator: Operator, record: Record) -> Optional[InputSource]:
         sources = self.flows[side].sources[operator.position]

@@ -19,11 +19,12 @@ LENGTHS, NEW = (6, 4), 3
 class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
     """Attention to the tokens of a call, or to a cache: one request after the other, or one token of each request.
 
-    sink: a score of each head that has no key; cap: the largest score
+    sink: a score of each head that has no key; cap: the largest score; factor: that of the numbers in the cache
     """
 
     sink: Any = None
     cap: Any = None
+    factor = 1.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,6 +54,7 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         rows = torch.arange(len(lengths)).repeat_interleave(lengths)
         # One write for keys and values, which are the halves of each row of the cache.
         both = torch.stack((k, v), 1).view(1, -1, 2, GROUPS, HEAD)
+        both = both if self.factor == 1.0 else both * self.factor
         if self.fault == "scatter":
             places = (rows * ROOM + positions)[:, None].expand(-1, both[0, 0].numel())
             cache.view(-1, places.shape[1]).scatter_(0, places, both.flatten(2)[0])
@@ -78,6 +80,7 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         rows = torch.arange(len(q))
         k = keys[rows.flip(0) if self.fault == "keys" else rows]
         v = values[rows.flip(0) if self.fault == "values" else rows]
+        k, v = (part if self.factor == 1.0 else part / self.factor for part in (k, v))
         factor = 0.9 if self.fault == "factor" else 1.0
         scores = torch.einsum("rgnd,rkgd->rgnk", q.unflatten(1, (GROUPS, -1)), k) * (factor * HEAD**-0.5)  # factor
         scores = self.capped(scores)
@@ -175,6 +178,14 @@ def test_an_attention_with_a_sink(fault: str, operator: str, tmp_path: Path, mon
     names = [origin.op_name.rpartition("_")[0] for origin in comparison.origins[:1]]
     assert names == ([f"blocks.0/{operator}"] if fault else []), comparison.origins
     assert comparison.verdict == ("different" if fault else "noise")
+
+
+@pytest.mark.parametrize("fault", ["keys", "values"])
+def test_a_cache_of_scaled_numbers(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator that reads it is behind the one that restores the numbers."""
+    monkeypatch.setattr(Attention, "factor", 4.0)
+    first = ascend_dump.compare(engine(tmp_path / "a", fault), trainer(tmp_path / "b"), align="tokens").origins[0]
+    assert first.op_name.startswith("blocks.0/index_"), (first.op_name, first.evidence)
 
 
 def test_a_factor_before_a_cap_of_the_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

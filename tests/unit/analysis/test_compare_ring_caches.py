@@ -18,21 +18,23 @@ WINDOW, SIZE, VOCABULARY, NEW = 4, 12, 40, 3
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
-    """shift: added to the values that are read from the ring"""
+    """shift: added to the values that are read from the ring; keeps_last: the last place is taken again and again"""
 
     def __init__(self) -> None:
         super().__init__()
         self.q, self.kv, self.o = (nn.Linear(SIZE, SIZE, bias=False) for _ in range(3))
-        self.shift = 0.0
+        self.shift, self.keeps_last = 0.0, False
 
     def forward(self, x: Any, positions: Any, ring: Optional[dict[str, Any]], rows: Any) -> Any:
         q, kv, places = self.q(x), self.kv(x), positions
         if ring is not None:
             new, slots = kv[:, -WINDOW:], positions[:, -WINDOW:]
-            kv = torch.cat([ring["kv"][rows] + self.shift, kv], 1)
+            kept = ring["kv"][rows]
+            kv = torch.cat([kept + self.shift if self.shift else kept, kv], 1)
             places = torch.cat([ring["places"][rows], positions], 1)
-            ring["kv"][rows[:, None], slots % WINDOW] = new
-            ring["places"][rows[:, None], slots % WINDOW] = slots
+            taken = slots.clamp(max=WINDOW - 1) if self.keeps_last else slots % WINDOW
+            ring["kv"][rows[:, None], taken] = new
+            ring["places"][rows[:, None], taken] = slots
         far = positions[..., None] - places[:, None]
         sees = (places[:, None] >= 0) & (far >= 0) & (far < WINDOW)
         scores = (q @ kv.transpose(1, 2)).masked_fill(~sees, torch.finfo(q.dtype).min)
@@ -61,11 +63,18 @@ class Network(nn.Module):  # type: ignore[misc]
         return self.head(x)
 
 
-def compared(tmp_path: Path, lengths: tuple[int, ...], *, shift: float = 0.0, dtype: Any = torch.float32) -> Any:
+def compared(
+    tmp_path: Path,
+    lengths: tuple[int, ...],
+    *,
+    shift: float = 0.0,
+    keeps_last: bool = False,
+    dtype: Any = torch.float32,
+) -> Any:
     generator = torch.Generator().manual_seed(5)
     ids = torch.randint(1, VOCABULARY, (len(lengths), max(lengths)), generator=generator)
     places, network, rows = torch.arange(ids.shape[1]).expand(ids.shape), Network().to(dtype), torch.arange(len(ids))
-    network.blocks[1].shift = shift
+    network.blocks[1].shift, network.blocks[1].keeps_last = shift, keeps_last
     room = len(ids), WINDOW
     rings = [{"kv": torch.zeros(*room, SIZE, dtype=dtype), "places": torch.full(room, -1)} for _ in network.blocks]
     with torch.no_grad(), ascend_dump.capture(path=tmp_path / "engine", steps="0-9") as capture:
@@ -98,3 +107,10 @@ def test_wrong_values_of_a_ring(tmp_path: Path) -> None:
     first = comparison.origins[0]
     assert first.op_name.startswith("blocks.1/bmm_")
     assert "it reads other keys than the reference" in first.evidence[0]
+
+
+def test_keys_that_are_lost_in_a_ring(tmp_path: Path) -> None:
+    """Fewer keys are left, and the mask is right for them: they are not those of the reference."""
+    first = compared(tmp_path, (9, 11, 10), keeps_last=True).origins[0]
+    assert first.op_name.startswith("blocks.1/index_"), (first.op_name, first.evidence)
+    assert "reads other keys" in first.evidence[0]

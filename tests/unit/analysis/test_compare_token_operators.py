@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
 import ascend_dump
+from ascend_dump.analysis.alignment.token_parts import TokenPart
+
+# Private: the order of origins, without programs that have them.
+from ascend_dump.analysis.compare._tokens import _in_execution_order
+from ascend_dump.analysis.explaining.results import Origin, Pair
+from ascend_dump.analysis.explaining.wiring import FROM_OUTSIDE
+from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.reading import Record
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
@@ -15,13 +23,20 @@ HEADS, SIZE, VOCABULARY, EXPERTS, LENGTH, NEW = 2, 12, 40, 6, 9, 3
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
+    """limit: queries, keys and values are cut to it in place"""
+
+    limit: Optional[float] = None
+
     def __init__(self, *, rotates: bool) -> None:
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(SIZE, SIZE, bias=False) for _ in range(4))
         self.rotates = rotates
 
     def forward(self, x: Any, turn: Any, cache: Any) -> Any:
-        q, k, v = (f(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        parts = [f(x) for f in (self.q, self.k, self.v)]
+        for part in () if self.limit is None else parts:
+            part.clamp_(-self.limit, self.limit)
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
         if self.rotates:
             q, k = (t * turn[0] + torch.cat((-t[..., 3:], t[..., :3]), -1) * turn[1] for t in (q, k))
         if cache is not None:
@@ -73,8 +88,11 @@ class Network(nn.Module):  # type: ignore[misc]
         return self.head(x)
 
 
-def compared(tmp_path: Path, network: Any, rows: int = 1) -> ascend_dump.Comparison:
-    """Compare the rollout of a network, a prompt and single tokens, with the whole sequence in the right one."""
+def compared(tmp_path: Path, network: Any, rows: int = 1, limit: Optional[float] = None) -> ascend_dump.Comparison:
+    """Compare the rollout of a network, a prompt and single tokens, with the whole sequence in the right one.
+
+    limit: that of the right one
+    """
     ids = torch.randint(1, VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(3))
     positions = torch.arange(LENGTH).expand(rows, -1)
     prompt = slice(0, LENGTH - NEW)
@@ -83,6 +101,7 @@ def compared(tmp_path: Path, network: Any, rows: int = 1) -> ascend_dump.Compari
         for part in (prompt, *(slice(n, n + 1) for n in range(LENGTH - NEW, LENGTH))):
             network(ids[:, part], positions[:, part], caches)
     right = Network()
+    right.attentions[0].limit = limit
     with torch.no_grad(), ascend_dump.capture(right, path=tmp_path / "trainer", steps="0"):
         right(ids, positions)
     return ascend_dump.compare(tmp_path / "rollout", tmp_path / "trainer")
@@ -115,3 +134,45 @@ def test_the_order_of_experts_is_no_origin(tmp_path: Path) -> None:
     network.experts[0].factor = 1.5
     first, *_ = compared(tmp_path, network).origins
     assert (first.op_name, first.kind) == ("experts.0/mul_0", "structure")
+
+
+@pytest.mark.parametrize("clips", [True, False])
+def test_a_write_in_place_that_one_side_lacks(clips: bool, tmp_path: Path) -> None:
+    """Its reader is behind it, although the reader has a partner and the write has none."""
+    network = Network()
+    network.attentions[0].limit = 0.2 if clips else None
+    comparison = compared(tmp_path, network, limit=0.2)
+    if clips:
+        assert comparison.verdict in ("equal", "noise"), comparison.counts
+        return
+    first = comparison.origins[0]
+    assert (first.op_name, first.kind) == ("attentions.0/clamp__0", "structure"), first.evidence
+    assert "aten::clamp_ runs in the reference only" in " ".join(first.evidence)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fact", "first"),
+    [
+        ("input", "", "early"),
+        ("wiring", f"reads mm_0 here, {FROM_OUTSIDE} in the reference", "early"),
+        ("wiring", "reads mm_0 here, mm_1 in the reference", "late"),
+    ],
+)
+def test_values_of_tokens_that_are_from_outside_may_follow_from_an_earlier_difference(
+    kind: str, fact: str, first: str
+) -> None:
+    def record(name: str) -> Record:
+        made = Record(None, path=Path("f"), op_name=name, io="input", index=0, shape=(1,))
+        made.loader = object.__new__(TokenPart)
+        return made
+
+    class Alignment:
+        def base_operators(self, side: int) -> list[Operator]:
+            return [Operator(n, "mm", name, "forward", "", "", [], []) for n, name in enumerate(("early", "late"))]
+
+    origins = [
+        Origin(kind, Pair(record(name), record(name), "order", 0.5, "different"), facts)
+        for kind, name, facts in ((kind, "late", (fact,)), ("unknown", "early", ()))
+    ]
+    alignment: Any = Alignment()
+    assert _in_execution_order(origins, alignment)[0].op_name == first

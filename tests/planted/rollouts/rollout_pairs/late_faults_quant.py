@@ -51,6 +51,7 @@ def cases() -> Iterator[Case]:
         "glm4moe",
         "right",
         stored,
+        r"~\(x / scale\)\.round\(\) \* scale",  # what the trainer rounds, and the engine does not
         changes=[line("return (x / scale).round().to(torch.int8), scale", "return (x / scale).to(torch.int8), scale")],
         theirs=int8,
     )
