@@ -8,14 +8,6 @@ from typing import Any, Optional
 import pytest
 
 import ascend_dump
-from ascend_dump.analysis.alignment.token_parts import TokenPart
-
-# Private: the order of origins, without programs that have them.
-from ascend_dump.analysis.compare._tokens import _in_execution_order
-from ascend_dump.analysis.explaining.results import Origin, Pair
-from ascend_dump.analysis.explaining.wiring import FROM_OUTSIDE
-from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.reading import Record
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
@@ -148,31 +140,3 @@ def test_a_write_in_place_that_one_side_lacks(clips: bool, tmp_path: Path) -> No
     first = comparison.origins[0]
     assert (first.op_name, first.kind) == ("attentions.0/clamp__0", "structure"), first.evidence
     assert "aten::clamp_ runs in the reference only" in " ".join(first.evidence)
-
-
-@pytest.mark.parametrize(
-    ("kind", "fact", "first"),
-    [
-        ("input", "", "early"),
-        ("wiring", f"reads mm_0 here, {FROM_OUTSIDE} in the reference", "early"),
-        ("wiring", "reads mm_0 here, mm_1 in the reference", "late"),
-    ],
-)
-def test_values_of_tokens_that_are_from_outside_may_follow_from_an_earlier_difference(
-    kind: str, fact: str, first: str
-) -> None:
-    def record(name: str) -> Record:
-        made = Record(None, path=Path("f"), op_name=name, io="input", index=0, shape=(1,))
-        made.loader = object.__new__(TokenPart)
-        return made
-
-    class Alignment:
-        def base_operators(self, side: int) -> list[Operator]:
-            return [Operator(n, "mm", name, "forward", "", "", [], []) for n, name in enumerate(("early", "late"))]
-
-    origins = [
-        Origin(kind, Pair(record(name), record(name), "order", 0.5, "different"), facts)
-        for kind, name, facts in ((kind, "late", (fact,)), ("unknown", "early", ()))
-    ]
-    alignment: Any = Alignment()
-    assert _in_execution_order(origins, alignment)[0].op_name == first
