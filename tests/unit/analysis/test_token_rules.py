@@ -1,13 +1,19 @@
-"""The rules that replace the first origin of a comparison by tokens, on operators made by hand."""
+"""Rules of a comparison by tokens, by themselves: most on operators made by hand."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
 import pytest
 
 np: Any = pytest.importorskip("numpy")
+pytest.importorskip("torch")
+pytest.importorskip("rapidfuzz")
+
+from test_compare_engines import compared  # noqa: E402
 
 from ascend_dump.analysis.alignment.attention_parts import TokenAttention, attentions_of  # noqa: E402
 from ascend_dump.analysis.alignment.built_otherwise.traced_differences import TracedDifferences  # noqa: E402
@@ -15,7 +21,7 @@ from ascend_dump.analysis.alignment.token_parts import CommonTokens, TokenPart  
 from ascend_dump.analysis.alignment.token_ways import Way  # noqa: E402
 
 # Private: rules by themselves, without programs in which they decide.
-from ascend_dump.analysis.compare import _attention, _movers, _traced_difference  # noqa: E402
+from ascend_dump.analysis.compare import _attention, _movers, _traced_difference, _walk_rank  # noqa: E402
 from ascend_dump.analysis.compare._tokens import _in_execution_order  # noqa: E402
 from ascend_dump.analysis.explaining.results import Origin, Pair  # noqa: E402
 from ascend_dump.analysis.explaining.wiring import CHANGED, FROM_OUTSIDE  # noqa: E402
@@ -229,3 +235,38 @@ def test_a_difference_is_not_traced_over_a_product_that_the_other_side_lacks(
     traced = TracedDifferences(flows, [{0}, {0}], read, tokens, [0, 1], 1e-7)
     ends = [[InputSource(operators[2].outputs[0], Made(2, 0), None, None)] for _ in names]
     assert [None if first is None else first.op_name for first in traced.begins_at(ends)] == names
+
+
+@pytest.mark.parametrize("factor", [2.0, math.nan])
+@pytest.mark.parametrize("has_unused_entry", [False, True])
+def test_results_that_differ_although_no_tensor_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, has_unused_entry: bool
+) -> None:
+    """Log-probabilities that differ by more than rounding are never noise, even if no origin is found.
+
+    An entry of the vocabulary that is never used may have a logit of -3e38, which is no scale for the others.
+    """
+    # No dump is known in which the walk finds nothing, so that the walk is replaced.
+    walk = _walk_rank._walk_tokens
+
+    def blind(*arguments: Any) -> Any:
+        divergence, progress = yield from walk(*arguments)
+        progress.parts[0] = [replace(pair, verdict="noise") for pair in progress.parts[0]]
+        divergence.origins = lambda **_settings: []
+        return divergence, progress
+
+    monkeypatch.setattr(_walk_rank, "_walk_tokens", blind)
+
+    def masks(engine: Any, trainer: Any) -> None:
+        if has_unused_entry:
+            for head in (engine.lm_head, trainer.head):
+                head.bias.data[0] = -3e38
+
+    assert compared(tmp_path / "right", both=masks).verdict == "noise"
+
+    def scales(engine: Any) -> None:
+        engine.blocks[1].attention.scale *= factor
+
+    comparison = compared(tmp_path / "faulty", scales, both=masks)
+    assert comparison.verdict == "different"
+    assert any("times the rounding; all " in fact for fact in comparison.aligned)
