@@ -256,15 +256,18 @@ class Replicas:
             # but the forward pass of each step reads equal parameters.
             numbers = {run: copies[run[0]].record.attrs.get("seq", 0) for run in runs}
             until = None if first.phase == "forward" else numbers
-            synchronised = {rank for rank, _ in self._gradients.ranks_of(parameter, first.step, runs, until)}
-            if synchronised:
-                together = {rank: copy for rank, copy in copies.items() if rank in synchronised}
-                return together, f"although the gradient of {parameter} is reduced over these ranks"
-            earlier = self._gradients.step_before(parameter, first.step)
-            synchronised = {rank for rank, _ in self._gradients.ranks_of(parameter, earlier, runs)}
-            if were_equal is not None and earlier is not None and synchronised:
-                together = {rank: copy for rank, copy in copies.items() if rank in synchronised}
-                return together, f"although the gradient of {parameter} was the same on these ranks in step {earlier}"
+            for step in (first.step, self._gradients.step_before(parameter, first.step)):
+                is_earlier = step != first.step
+                synchronised = self._gradients.ranks_of(parameter, step, runs, None if is_earlier else until)
+                if not synchronised or (is_earlier and (step is None or were_equal is None)):
+                    continue
+                together = {rank: copies[rank] for rank, _ in synchronised}
+                these = "these ranks"
+                if were_equal is not None and self._gradients.are_left_out(parameter, step, runs, synchronised):
+                    together, these = copies, in_words(sorted(together))
+                if is_earlier:
+                    return together, f"although the gradient of {parameter} was the same on {these} in step {step}"
+                return together, f"although the gradient of {parameter} is reduced over {these}"
         if self._exchanges:
             reason = self._reason_beside_exchanges(first, copies) if were_equal else ""
             return (copies, reason) if reason else ({}, "")
