@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.names import is_source, is_view
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
@@ -325,7 +325,9 @@ def _other_inputs(programs: Mapping[int, _RankProgram]) -> list[RankFinding]:
     first, *others = programs.values()
     findings = []
     for reader, node in first.nodes.items():
-        if not isinstance(reader, _CodeSite) or not all(reader in program.nodes for program in others):
+        if not isinstance(reader, _CodeSite) or is_source(reader.op_type):
+            continue
+        if not all(reader in program.nodes for program in others):
             continue
         for position in node.producers:
             producers = {

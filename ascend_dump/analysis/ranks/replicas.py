@@ -5,6 +5,7 @@ These are parameters of data parallelism, and tensors that are replicated by the
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
@@ -14,7 +15,7 @@ from ascend_dump.analysis.numerics.measure import measure
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
-from ascend_dump.analysis.ranks.launches import launches
+from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.analysis.ranks.local_layers import LocalLayers
 from ascend_dump.analysis.ranks.parameter_updates import ParameterUpdates
 from ascend_dump.analysis.ranks.sequence_norms import SequenceNorms
@@ -64,6 +65,8 @@ class Replicas:
         self._norms = SequenceNorms()
         self._layers = LocalLayers()
         self._updates = ParameterUpdates()
+        #: By run of a rank: the first record of each parameter.
+        self._first: dict[RankRun, dict[str, Record]] = {}
         self._exchanges = False
         self._reduces = False
         #: Number of calls outside of modules so far, by rank, step, operator, source line, parameters and shapes.
@@ -84,6 +87,8 @@ class Replicas:
                 is_update = record.io == "output" and _is_parameter(record.parameter or "")
                 is_trained = attrs.get("requires_grad") or is_update
                 is_parameter = is_trained or _is_frozen(record)
+                if is_parameter and record.parameter:
+                    self._first.setdefault((record.rank, record.run), {}).setdefault(record.parameter, record)
                 if is_update:
                     call = self._call(members) if call is None else call
                     self._updates.add(record, call, members)
@@ -302,9 +307,38 @@ class Replicas:
         runs = [(rank, copy.record.run) for rank, copy in copies.items()]
         if self._gradients.has_synchronised_sibling(parameter, record.step, runs):
             return f"{_IN_COMMON}; its gradient is not reduced as others of its module are"
+        if self._norms.are_of_rows(runs, parameter):
+            return f"{_IN_COMMON}; it is applied to rows of one tensor, and {parameter}.grad is not reduced"
+        if self._is_tied(parameter, runs):
+            return (
+                f"{_IN_COMMON}; their other parameters differ, so {parameter} is tied, but its gradient is not reduced"
+            )
         if not self._reduces and self._layers.is_local(runs, parameter):
             return f"{_IN_COMMON}, and each rank uses it for its own data, before the ranks exchange any"
         return ""
+
+    def _is_tied(self, parameter: str, runs: Sequence[RankRun]) -> bool:
+        """Return True if ranks begin with this parameter in common, and with no other one.
+
+        Layers of one seed begin equal too, but then other parameters of one shape are equal as well.
+        """
+        firsts = [self._first.get(run, {}) for run in runs]
+        if (
+            len(
+                {content_of_record(first[parameter]) if parameter in first else run for first, run in zip(firsts, runs)}
+            )
+            > 1
+        ):
+            return False
+        others = [
+            {(record.shape, content_of_record(record)): record for name, record in first.items() if name != parameter}
+            for first in firsts
+        ]
+        shapes = set.intersection(*({shape for shape, _ in of_rank} for of_rank in others))
+        common = [key for key in others[0] if any(key in of_rank for of_rank in others[1:])]
+        return any(math.prod(shape or ()) > 1 for shape in shapes - {shape for shape, _ in common}) and all(
+            is_constant(others[0][key]) for key in common
+        )
 
 
 def _is_view_outside(record: Record) -> bool:

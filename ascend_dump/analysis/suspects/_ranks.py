@@ -9,6 +9,7 @@ from typing import Any
 
 from ascend_dump.analysis.ranks import (
     CallBook,
+    ChangedMemory,
     CollectiveOrder,
     ExtraOperators,
     GradientFactors,
@@ -112,13 +113,16 @@ class _ReplicasFinder(Finder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
         self._replicas = Replicas()
+        self._memory = ChangedMemory()
 
     def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._replicas.look_at(run.records)
+        self._memory.look_at(run.records)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
-        yield from self._replicas.findings()
+        findings = [*self._replicas.findings()]
+        yield from findings or self._memory.findings()
 
 
 class _ExtraOperatorFinder(Finder):
@@ -172,8 +176,7 @@ class _GradientFactorFinder(Finder):
         self._factors = GradientFactors(threshold)
 
     def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
-        for record in run.records:
-            self._factors.look_at(record)
+        self._factors.look_at(run.records)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
