@@ -11,7 +11,6 @@ from ascend_dump.analysis.ranks.gradient_factors import GradientFactors
 from ascend_dump.analysis.ranks.index_comparison import IndexComparison, RankOrigin, compare_indexes
 from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.analysis.ranks.left_out_tensors import LeftOutTensors
-from ascend_dump.analysis.ranks.parameter_updates import ChangedMemory
 from ascend_dump.analysis.ranks.rank_statistics import measured
 from ascend_dump.analysis.ranks.rank_tasks import Partials, RankTask, map_ranks
 from ascend_dump.analysis.ranks.replicas import Replicas
@@ -23,7 +22,6 @@ from ascend_dump.analysis.ranks.worker_pool import RankWorkers
 __all__ = [
     "CallBook",
     "CallPart",
-    "ChangedMemory",
     "Clock",
     "CollectiveOrder",
     "ExtraOperators",

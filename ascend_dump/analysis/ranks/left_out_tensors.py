@@ -191,11 +191,11 @@ def _changed_in_common(ranks: dict[int, _RankGradients]) -> Iterator[tuple[int, 
             if any(line in of_rank.changed for of_rank in others.values()):
                 continue
             for name, (record, content) in changes.items():
+                own = set[tuple[str, str]]().union(*gradients.updates.values())
                 users = [
                     other
                     for other, of_rank in others.items()
-                    for update in of_rank.updates.get((name, content), ())
-                    if any(update in lines for lines in gradients.updates.values())
+                    if not own.isdisjoint(of_rank.updates.get((name, content), ()))
                 ]
                 if content is not None and users and not is_constant(record):
                     text = (

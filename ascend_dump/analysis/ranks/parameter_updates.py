@@ -4,26 +4,23 @@ Two different values alone do not tell which one is wrong, but the updates may. 
 another value than the rank has, something that is not recorded has changed the parameter. If only one rank runs an
 update, or runs it with other arguments, that update is the first difference. And if both ranks update the same inputs,
 the update can be computed again.
-
-Parts of parameters have no copy on another rank. But if a part is another one in the next step than after its last
-operator, and no other parameter of any rank is, its memory was changed, for example by a flipped bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.judging.verdict import Rules
 from ascend_dump.analysis.operators.arguments import differing_arguments
 from ascend_dump.analysis.operators.operator import Operator, operators
 from ascend_dump.analysis.pairing.matches import Match
-from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
-from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
+from ascend_dump.analysis.ranks.collective_results import content_of_record
+from ascend_dump.analysis.ranks.launches import RankRun
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
-__all__ = ["ChangedMemory", "ParameterUpdates", "WrongRank"]
+__all__ = ["ParameterUpdates", "WrongRank"]
 
 #: Number of updates of one parameter that are kept: the last ones.
 _MOST_UPDATES = 32
@@ -119,89 +116,6 @@ class ParameterUpdates:
             if content_of_record(a.record) != content_of_record(b.record):
                 return _differing_update(a, b)
         return None
-
-
-class _PartKey(NamedTuple):
-    """A parameter, or the part of it that a rank has."""
-
-    name: str
-    shape: Optional[tuple[int, ...]]
-    placement: str
-
-
-class _LastContents:
-    """The parameters of one rank.
-
-    last     the step and the content after its last operator
-    changed  the first record with another content than the last one of the step before
-    kept     parameters that a step began with as the step before ended with them
-    """
-
-    def __init__(self) -> None:
-        self.last: dict[_PartKey, tuple[Optional[int], Hashable]] = {}
-        self.changed: dict[_PartKey, Record] = {}
-        self.kept: set[_PartKey] = set()
-        self._step: Optional[int] = None
-        #: By storage, in the current step: the parameters in it.
-        self._names: dict[int, set[_PartKey]] = {}
-
-    def look_at(self, members: Sequence[Record]) -> None:
-        if members[0].step != self._step:
-            self._step, self._names = members[0].step, {}
-        for record in members:
-            name, storage = record.parameter or "", int(record.attrs.get("storage", -1))
-            key = _PartKey(name, record.shape, str(record.attrs.get("placement")))
-            is_named = bool(name) and " of " not in name and not name.endswith(".grad")
-            if record.io == "output":
-                # A write through an alias has no name, so the content afterwards is unknown.
-                for written in self._names.get(storage, ()):
-                    self.last.pop(written, None)
-            if is_named:
-                self._names.setdefault(storage, set()).add(key)
-                self._note(key, record)
-
-    def _note(self, key: _PartKey, record: Record) -> None:
-        content = content_of_record(record)
-        step, last = self.last.get(key, (record.step, content))
-        if record.io == "input" and step != record.step:
-            if content == last:
-                self.kept.add(key)
-            else:
-                self.changed.setdefault(key, record)
-        self.last[key] = record.step, content
-
-
-class ChangedMemory:
-    """Gathers the contents of parameters at the borders of steps, in the order of the dump."""
-
-    def __init__(self) -> None:
-        self._ranks: dict[RankRun, _LastContents] = {}
-
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
-        first = members[0]
-        if first.rank is not None and first.error is None:
-            self._ranks.setdefault((first.rank, first.run), _LastContents()).look_at(members)
-
-    def findings(self) -> Iterator[RankFinding]:
-        """Yield the only parameter of a launch that changed between two steps, if other ranks kept it."""
-        for ranks in ranks_of_launches(self._ranks):
-            changed = [
-                (rank, key, record) for rank, of_rank in ranks.items() for key, record in of_rank.changed.items()
-            ]
-            if len(changed) == 1:
-                [(rank, key, record)] = changed
-                others = [other for other, of_rank in ranks.items() if other != rank and _keeps(of_rank, key)]
-                if others:
-                    text = (
-                        f"{record.label}, {record.parameter} of rank {rank}, is another one than after the last "
-                        f"operator of the step before, and no operator wrote it; {in_words(others)} kept theirs"
-                    )
-                    yield RankFinding(record, text)
-
-
-def _keeps(contents: _LastContents, key: _PartKey) -> bool:
-    return any(kept.name == key.name for kept in contents.kept)
 
 
 def _differing_update(right: _ParameterUpdate, wrong: _ParameterUpdate) -> Optional[WrongRank]:

@@ -274,7 +274,7 @@ class Replicas:
                     return together, f"although the gradient of {parameter} was the same on {these} in step {step}"
                 return together, f"although the gradient of {parameter} is reduced over {these}"
         if self._exchanges:
-            reason = self._reason_beside_exchanges(first, copies) if were_equal else ""
+            reason = self._reason_beside_exchanges(first, copies, were_equal)
             return (copies, reason) if reason else ({}, "")
         if self._reduces:
             # Parts of a model have gradients of their own, so with tensor parallelism most parameters have.
@@ -296,8 +296,8 @@ class Replicas:
             return copies, "a parameter that ranks have in common"
         return {}, ""
 
-    def _reason_beside_exchanges(self, record: Record, copies: Mapping[int, _Copy]) -> str:
-        """Return why copies that were equal have to stay equal, although ranks exchange activations; "" if unknown.
+    def _reason_beside_exchanges(self, record: Record, copies: Mapping[int, _Copy], were_equal: Optional[bool]) -> str:
+        """Return why copies have to stay equal, although ranks exchange activations; "" if unknown.
 
         record: a copy in the first step in which they differ
         """
@@ -305,14 +305,16 @@ class Replicas:
         if parameter is None:
             return ""
         runs = [(rank, copy.record.run) for rank, copy in copies.items()]
-        if self._gradients.has_synchronised_sibling(parameter, record.step, runs):
-            return f"{_IN_COMMON}; its gradient is not reduced as others of its module are"
-        if self._norms.are_of_rows(runs, parameter):
-            return f"{_IN_COMMON}; it is applied to rows of one tensor, and {parameter}.grad is not reduced"
         if self._is_tied(parameter, runs):
             return (
                 f"{_IN_COMMON}; their other parameters differ, so {parameter} is tied, but its gradient is not reduced"
             )
+        if not were_equal:
+            return ""
+        if self._gradients.has_synchronised_sibling(parameter, record.step, runs):
+            return f"{_IN_COMMON}; its gradient is not reduced as others of its module are"
+        if self._norms.are_of_rows(runs, parameter):
+            return f"{_IN_COMMON}; it is applied to rows of one tensor, and {parameter}.grad is not reduced"
         if not self._reduces and self._layers.is_local(runs, parameter):
             return f"{_IN_COMMON}, and each rank uses it for its own data, before the ranks exchange any"
         return ""
@@ -323,12 +325,9 @@ class Replicas:
         Layers of one seed begin equal too, but then other parameters of one shape are equal as well.
         """
         firsts = [self._first.get(run, {}) for run in runs]
-        if (
-            len(
-                {content_of_record(first[parameter]) if parameter in first else run for first, run in zip(firsts, runs)}
-            )
-            > 1
-        ):
+        if not all(parameter in first for first in firsts) or is_constant(firsts[0][parameter]):
+            return False
+        if len({content_of_record(first[parameter]) for first in firsts}) > 1:
             return False
         others = [
             {(record.shape, content_of_record(record)): record for name, record in first.items() if name != parameter}

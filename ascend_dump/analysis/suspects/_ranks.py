@@ -9,7 +9,6 @@ from typing import Any
 
 from ascend_dump.analysis.ranks import (
     CallBook,
-    ChangedMemory,
     CollectiveOrder,
     ExtraOperators,
     GradientFactors,
@@ -113,16 +112,13 @@ class _ReplicasFinder(Finder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
         self._replicas = Replicas()
-        self._memory = ChangedMemory()
 
     def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._replicas.look_at(run.records)
-        self._memory.look_at(run.records)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
-        findings = [*self._replicas.findings()]
-        yield from findings or self._memory.findings()
+        yield from self._replicas.findings()
 
 
 class _ExtraOperatorFinder(Finder):
