@@ -322,12 +322,12 @@ def _other_inputs(programs: Mapping[int, _RankProgram]) -> list[RankFinding]:
     """Return the operators that read another tensor on one rank than on all others, in the order of execution."""
     if len(programs) < _FEWEST_ALIKE + 1 or any(program.has_messages for program in programs.values()):
         return []
-    first, *others = programs.values()
+    first, *peers = programs.values()
     findings = []
     for reader, node in first.nodes.items():
         if not isinstance(reader, _CodeSite) or is_source(reader.op_type):
             continue
-        if not all(reader in program.nodes for program in others):
+        if not all(reader in program.nodes for program in peers):
             continue
         for position in node.producers:
             producers = {
@@ -341,10 +341,10 @@ def _other_inputs(programs: Mapping[int, _RankProgram]) -> list[RankFinding]:
             is_computed = all(isinstance(site, _CodeSite) and site in programs[rank].nodes for site in usual)
             if is_computed and usual and usual.isdisjoint(producers[rank]):
                 record = programs[rank].nodes[reader].record
-                others_text = in_words([other for other in programs if other != rank])
+                peer_ranks = in_words([peer for peer in programs if peer != rank])
                 reads = [_result(next(iter(sites), _UNKNOWN)) for sites in (producers[rank], usual)]
                 text = f"input {position} of {record.op_type} at {record.source} is {reads[0]} on rank {rank}, and "
-                text += f"{reads[1]} on {others_text}; rank {rank} runs {_named(next(iter(usual)))} too"
+                text += f"{reads[1]} on {peer_ranks}; rank {rank} runs {_named(next(iter(usual)))} too"
                 findings.append(RankFinding(record, text))
     return sorted(findings, key=lambda finding: _moment(finding.record))
 

@@ -166,36 +166,37 @@ def _unscaled(ranks: dict[int, _RankGradients]) -> Iterator[tuple[int, RankFindi
     Gradients are identified by their names without numbers: ranks have other experts or other layers.
     """
     for line in next(iter(ranks.values())).scaled:
-        of_line = {rank: gradients.scaled[line] for rank, gradients in ranks.items() if line in gradients.scaled}
-        numbers = set[Hashable]().union(*(numbers for _, numbers in of_line.values()))
-        if len(of_line) < len(ranks) or len(numbers) != 1 or None in numbers:
+        scales = {rank: gradients.scaled[line] for rank, gradients in ranks.items() if line in gradients.scaled}
+        numbers = set[Hashable]().union(*(numbers for _, numbers in scales.values()))
+        if len(scales) < len(ranks) or len(numbers) != 1 or None in numbers:
             continue
         lacking: dict[int, str] = {}
-        for rank, (scaled, _) in of_line.items():
-            others = [gradients for other, gradients in ranks.items() if other != rank]
+        for rank, (scaled, _) in scales.items():
+            peers = [peer for peer in ranks if peer != rank]
             for name in sorted(ranks[rank].names - scaled):
-                like = [{one for one in other.names if _kind(one) == _kind(name)} for other in others]
-                if any(like) and all(names <= other.scaled[line][0] for names, other in zip(like, others)):
+                kind = _without_numbers(name)
+                alike = {peer: {key for key in ranks[peer].names if _without_numbers(key) == kind} for peer in peers}
+                if any(alike.values()) and all(keys <= scales[peer][0] for peer, keys in alike.items()):
                     lacking.setdefault(rank, name)
         if len(lacking) == 1:
             [(rank, name)] = lacking.items()
             record = next(iter(ranks[rank].changed[line].values()))[0]
-            yield rank, _finding(line, rank, f"for {name}", [other for other in ranks if other != rank], record)
+            yield rank, _finding(line, rank, f"for {name}", [peer for peer in ranks if peer != rank], record)
 
 
 def _changed_in_common(ranks: dict[int, _RankGradients]) -> Iterator[tuple[int, RankFinding]]:
     """Yield the ranks that alone change a gradient, by which another rank updates as it was before."""
     for rank, gradients in ranks.items():
-        others = {other: of_rank for other, of_rank in ranks.items() if other != rank}
+        update_lines = set[tuple[str, str]]().union(*gradients.updates.values())
+        peers = {peer: peer_gradients for peer, peer_gradients in ranks.items() if peer != rank}
         for line, changes in gradients.changed.items():
-            if any(line in of_rank.changed for of_rank in others.values()):
+            if any(line in peer.changed for peer in peers.values()):
                 continue
             for name, (record, content) in changes.items():
-                own = set[tuple[str, str]]().union(*gradients.updates.values())
                 users = [
-                    other
-                    for other, of_rank in others.items()
-                    if not own.isdisjoint(of_rank.updates.get((name, content), ()))
+                    peer
+                    for peer, peer_gradients in peers.items()
+                    if not update_lines.isdisjoint(peer_gradients.updates.get((name, content), ()))
                 ]
                 if content is not None and users and not is_constant(record):
                     text = (
@@ -206,8 +207,8 @@ def _changed_in_common(ranks: dict[int, _RankGradients]) -> Iterator[tuple[int, 
                     break
 
 
-def _kind(name: str) -> str:
-    """Return a name without its numbers."""
+def _without_numbers(name: str) -> str:
+    """Return a name with a mark in place of each number."""
     return _NUMBERS.sub("#", name)
 
 
