@@ -92,8 +92,7 @@ class ShardUpdates:
             return
         io = "output" if found[0].kind == "reduce_scatter" else "input"
         for record in members:
-            is_part = record.io == io and (io == "output" or is_contribution_to(record, found[0]))
-            if is_part and len(record.shape or ()) == 1:
+            if record.io == io and (io == "output" or is_contribution_to(record, found[0])):
                 self._flat_parts(record).parts[_storage(record)] = (*found, record.shape)[1:]
 
     def _flat_parts(self, record: Record) -> _FlatParts:
