@@ -117,41 +117,6 @@ def test_a_message_that_is_read_twice_is_named_at_the_copy(tmp_path: Path) -> No
     assert (origin.op_type, origin.rank, origin.kind) == ("aten::clone", 1, "wiring")
 
 
-def test_a_stage_behind_the_wrong_one_is_not_named(tmp_path: Path) -> None:
-    """Its own operators are right: the one that computes its input on the single rank ran on the rank before."""
-    rng = np.random.default_rng(3)
-    parts = [rng.standard_normal((_ROWS, _WIDTH)) for _ in range(2)]
-    weights = [rng.standard_normal((_WIDTH, _WIDTH)) for _ in range(3)]
-    single = Stage(tmp_path / "reference", 0, 1)
-    single.count(3)
-    stored = [single.tensor(weight, f"layers.{number}.weight") for number, weight in enumerate(weights)]
-    for part in parts:
-        x = single.tensor(part)
-        for number, weight in enumerate(stored):
-            x = single.layer(number, x, weight)
-    single.close()
-    ranks = [Stage(tmp_path / "actual", number, 3) for number in range(3)]
-    for rank in ranks:
-        rank.count(1)
-    stored = [rank.tensor(weights[number], f"layers.{number}.weight") for number, rank in enumerate(ranks)]
-    received: list[Tensor] = []
-    for part in parts:
-        x = ranks[0].tensor(part)
-        for number, rank in enumerate(ranks):
-            if number:
-                ranks[number - 1].run("c10d::send", [x], [], collective=CollectiveCall("send", "0", "0-2", peer=number))
-                x = rank.tensor(x.values)
-                rank.run("c10d::recv_", [], [x], collective=CollectiveCall("recv", "0", "0-2", peer=number - 1))
-            if number == 1:
-                received.append(x)
-                x = x if len(received) == 1 else rank.copy(received[0], "aten::clone")
-            x = rank.layer(number, x, stored[number])
-    for rank in ranks:
-        rank.close()
-    comparison = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
-    assert [(origin.op_type, origin.rank) for origin in comparison.origins] == [("aten::clone", 1)]
-
-
 def test_weights_of_two_stages_are_no_terms_of_a_sum(tmp_path: Path) -> None:
     """All stages run the same operators, but their tensors do not correspond."""
     [origin] = compared(tmp_path, wrong=True).origins

@@ -10,7 +10,6 @@ rank. It is followed back through operators without a partner:
 - If a call combines tensors that agree with different ones of the other side, or terms of a sum by another operation
   than a sum, this call is the origin.
 - If another rank reads the right tensor, and runs one operator more or one less, that one is the origin.
-- If the operator that computes it ran on another rank, with a different result, the origin follows from that rank.
 - Else the origin stays where it is.
 """
 
@@ -82,8 +81,6 @@ def traced_to_sources(
     #: By operator of the other side: the ranks that run it too. By tensor of the other side: those that agree with it.
     ranks_of: dict[Hashable, set[Optional[int]]] = {}
     agreeing: dict[Hashable, list[Record]] = {}
-    #: By tensor of the other side: the ranks on which it differs.
-    differing: dict[Hashable, set[Optional[int]]] = {}
     for pair in pairs:
         record = pair.actual if of_actual else pair.reference
         if record is not None and record.step in steps:
@@ -94,8 +91,6 @@ def traced_to_sources(
             is_term = sides[0].io == "input" and is_over_ranks(pair.transformation)
             if is_term and pair.verdict in ("equal", "noise") and sides[0].step in steps:
                 terms.setdefault(operator_key(sides[0]), pair)
-            if pair.verdict == "different":
-                differing.setdefault(record_key(sides[1]), set()).add(sides[0].rank)
             if pair.verdict in ("equal", "noise") and sides[0].step == sides[1].step:
                 agreeing.setdefault(record_key(sides[1]), []).append(sides[0])
     traced: list[Origin] = []
@@ -112,8 +107,7 @@ def traced_to_sources(
             source = next(filter(None, of_peers), source)
         if source is None:
             ranks = set() if start is None else _runs_elsewhere(origin, start, ranks_of)
-            if ranks.isdisjoint(differing.get(record_key(origin.pair.record), ())):
-                traced.append(_where_seen(origin, ranks) if ranks else origin)
+            traced.append(_where_seen(origin, ranks) if ranks else origin)
         elif source.kind == "term":
             assert source.write is not None, "a term has a maker"
             assert start is not None, "it was followed back from there"
