@@ -3,16 +3,21 @@
 Ranks may have lines of their own for good reasons: one writes a log, has the last layer, or gets a batch with padding.
 So an operator at such a line is reported only if the other ranks pass the tensor on without it, and if it reads nothing
 but that tensor and constants.
+
+Besides, an operator is reported that reads another tensor on one rank than on all others, such as a parameter before
+its update, although this rank computes what the others read. Stages of pipelines may do so.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.names import is_source, is_view
 from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.reading import Record
@@ -23,6 +28,11 @@ __all__ = ["ExtraOperators"]
 _UNKNOWN = ("unknown",)
 #: Maximum number of earlier writes to parts of one memory that are kept.
 _MOST_WRITES = 256
+#: Maximum number of steps whose writes are kept: a call that returns nothing on its rank, such as a gather, may be in
+#: the dump only after later steps.
+_MOST_STEPS = 4
+#: An operator with another input on one rank is reported only if at least this many other ranks agree.
+_FEWEST_ALIKE = 2
 
 
 class LineOfRanks(NamedTuple):
@@ -35,6 +45,20 @@ class LineOfRanks(NamedTuple):
     operator: Record
 
 
+class _SiteTensor(NamedTuple):
+    """A tensor of an operator. parameter: its name, as far as it is known in this step"""
+
+    io: str
+    position: Optional[int]
+    parameter: Optional[str]
+    shape: Optional[tuple[int, ...]]
+
+    def is_same(self, other: _SiteTensor) -> bool:
+        """Return True if both are one tensor of an operator, apart from a name that is unknown."""
+        is_named = self.parameter is not None and other.parameter is not None
+        return self == (other if is_named else other._replace(parameter=self.parameter))
+
+
 class _CodeSite(NamedTuple):
     """An operator at a line of the program, identified alike on all ranks. tensors: its parameters and shapes."""
 
@@ -42,15 +66,24 @@ class _CodeSite(NamedTuple):
     source: str
     module: str
     phase: str
-    tensors: tuple[Hashable, ...]
+    tensors: tuple[_SiteTensor, ...]
 
 
 class _ElementsWritten(NamedTuple):
-    """A write of the elements [begin, end) of a memory."""
+    """A write of the elements [begin, end) of a memory. number: that of the operator in its step"""
 
     begin: int
     end: int
     site: Hashable
+    number: int
+
+
+class _StepWrites:
+    """The last writes of a step by storage number, and its parameters by name."""
+
+    def __init__(self) -> None:
+        self.writers: dict[int, list[_ElementsWritten]] = {}
+        self.parameters: dict[str, Record] = {}
 
 
 class _SiteInputs:
@@ -69,32 +102,36 @@ class _RankProgram:
     def __init__(self) -> None:
         self.nodes: dict[Hashable, _SiteInputs] = {}
         self.lines: set[str] = set()
-        self._step: Optional[int] = None
-        #: For the current step: the last writes by storage number, and the parameters by name.
-        self._writers: dict[int, list[_ElementsWritten]] = {}
-        self._parameters: dict[str, Record] = {}
+        self.has_messages = False
+        self._steps: dict[Optional[int], _StepWrites] = {}
 
     def look_at(self, members: Sequence[Record]) -> None:
         first = members[0]
-        if first.step != self._step:
-            self.end_step()
-            self._step = first.step
+        if first.step not in self._steps:
+            if len(self._steps) == _MOST_STEPS:
+                self._end_step(next(iter(self._steps)))
+            self._steps[first.step] = _StepWrites()
+        parameters = self._steps[first.step].parameters
+        if first.op_type.startswith(("c10d::send", "c10d::recv")):
+            self.has_messages = True
         if first.source:
             self.lines.add(first.source)
         names = [record.parameter for record in members]
         for name, record in zip(names, members):
             if name and " of " not in name and not name.endswith(".grad"):
-                self._parameters.setdefault(name, record)
+                parameters.setdefault(name, record)
         if _is_view(first.op_type):
             self._add_copy(members)
             return
-        tensors = tuple((record.io, record.index, name, record.shape) for name, record in zip(names, members))
+        tensors = tuple(
+            _SiteTensor(record.io, record.index, name, record.shape) for name, record in zip(names, members)
+        )
         site = _CodeSite(first.op_type, first.source or "", first.module or "", first.phase or "", tensors)
         node = self.nodes.get(site)
         if node is None:
             node = self.nodes[site] = _SiteInputs(first)
         for record in members:
-            if record.io == "input":
+            if record.io == "input" and not is_unread(record):
                 node.producers.setdefault(record.index or 0, set()).add(self._producer_of(record))
         for record in members:
             if record.io == "output":
@@ -112,41 +149,51 @@ class _RankProgram:
     def _add_write(self, record: Record, site: Hashable) -> None:
         storage = record.attrs.get("storage", -1)
         if storage >= 0:
-            write = _ElementsWritten(*_range_of(record), site)
-            earlier = self._writers.get(storage, [])
+            writers = self._steps[record.step].writers
+            write = _ElementsWritten(*_range_of(record), site, _number_of(record))
+            earlier = writers.get(storage, [])
             kept = [one for one in earlier if one.begin < write.begin or one.end > write.end]
-            self._writers[storage] = [*kept[-_MOST_WRITES:], write]
+            writers[storage] = [*kept[-_MOST_WRITES:], write]
 
     def _producer_of(self, record: Record) -> Hashable:
         """Return the last site that wrote a tensor in this step, or the parameter that it is."""
-        site = self._writer_of(record)
+        site = self._writer_of(record, before=_number_of(record))
         if site is not None:
             return site
         return _UNKNOWN if record.parameter is None else ("parameter", record.parameter)
 
-    def _writer_of(self, record: Record) -> Optional[Hashable]:
-        """Return the last site that wrote a part of a tensor in this step."""
-        writes = self._writers.get(record.attrs.get("storage", -1))
+    def _writer_of(self, record: Record, before: Optional[int] = None) -> Optional[Hashable]:
+        """Return the last site that wrote a part of a tensor in its step.
+
+        before: the number of an operator, at or before which it was written; None for all
+        """
+        writes = self._steps[record.step].writers.get(record.attrs.get("storage", -1))
         if not writes:
             return None
         begin, end = _range_of(record)
-        return next((write.site for write in reversed(writes) if write.begin < end and begin < write.end), None)
+        overlapping = (write for write in reversed(writes) if write.begin < end and begin < write.end)
+        return next((write.site for write in overlapping if before is None or write.number <= before), None)
 
-    def end_step(self) -> None:
-        """End the step: note the last writers of the parameters, which the next step reads."""
-        for record in self._parameters.values():
+    def end_steps(self) -> None:
+        """End all steps."""
+        for step in [*self._steps]:
+            self._end_step(step)
+
+    def _end_step(self, step: Optional[int]) -> None:
+        """End a step: note the last writers of the parameters, which the next step reads."""
+        for record in self._steps[step].parameters.values():
             writer = self._writer_of(record)
             if writer is not None:
                 node = self.nodes.setdefault(("parameter", record.parameter), _SiteInputs(record))
                 node.producers.setdefault(0, set()).add(writer)
-        self._writers, self._parameters = {}, {}
+        del self._steps[step]
 
     def first_of(self, line: str) -> Record:
         """Return the first record at a line of the program."""
         records = (
             node.record for site, node in self.nodes.items() if isinstance(site, _CodeSite) and site.source == line
         )
-        return min(records, key=lambda record: (record.step or 0, record.attrs.get("seq", 0)))
+        return min(records, key=_moment)
 
     def source_of(self, site: Hashable, lines: set[str]) -> Optional[Hashable]:
         """Return the only site outside of these lines whose results reach the inputs of a site.
@@ -164,7 +211,8 @@ class _RankProgram:
                         remaining.append(producer)
                     else:
                         sources.add(producer)
-        return sources.pop() if len(sources) == 1 and _UNKNOWN not in sources else None
+        first = next(iter(sources), None)
+        return None if _UNKNOWN in sources or not all(_is_same_site(first, source) for source in sources) else first
 
 
 class ExtraOperators:
@@ -186,13 +234,24 @@ class ExtraOperators:
             self._programs.setdefault((first.rank, first.run), _RankProgram()).look_at(members)
 
     def findings(self) -> Iterator[RankFinding]:
-        """Yield each line that only some ranks run, at its first operator or at the reader of a rank that lacks it."""
-        yield from (line.finding for line in self.lines())
+        """Yield each line that only some ranks run, at its first operator or at the reader of a rank that lacks it.
+
+        Then yield the first operator of each rank that reads another tensor, apart from ranks with such lines.
+        """
+        reported = set()
+        for line in self.lines():
+            reported.add(line.finding.record.rank)
+            yield line.finding
+        for programs in ranks_of_launches(self._programs):
+            for finding in _other_inputs(programs):
+                if finding.record.rank not in reported:
+                    reported.add(finding.record.rank)
+                    yield finding
 
     def lines(self) -> Iterator[LineOfRanks]:
         """Yield each line that only some ranks run."""
         for program in self._programs.values():
-            program.end_step()
+            program.end_steps()
         for programs in ranks_of_launches(self._programs):
             if len(programs) > 1:
                 yield from self._of_launch(programs)
@@ -259,9 +318,55 @@ class _Detour(NamedTuple):
         )
 
 
+def _other_inputs(programs: Mapping[int, _RankProgram]) -> list[RankFinding]:
+    """Return the operators that read another tensor on one rank than on all others, in the order of execution."""
+    if len(programs) < _FEWEST_ALIKE + 1 or any(program.has_messages for program in programs.values()):
+        return []
+    first, *peers = programs.values()
+    findings = []
+    for reader, node in first.nodes.items():
+        if not isinstance(reader, _CodeSite) or is_source(reader.op_type):
+            continue
+        if not all(reader in program.nodes for program in peers):
+            continue
+        for position in node.producers:
+            producers = {
+                rank: frozenset(program.nodes[reader].producers.get(position, ())) for rank, program in programs.items()
+            }
+            # Two groups of ranks, and one of them is a single rank.
+            [usual, count], *differing = Counter(producers.values()).most_common()
+            if len(differing) != 1 or count < len(programs) - 1:
+                continue
+            rank = next(rank for rank, of_rank in producers.items() if of_rank != usual)
+            is_computed = all(isinstance(site, _CodeSite) and site in programs[rank].nodes for site in usual)
+            if is_computed and usual and usual.isdisjoint(producers[rank]):
+                record = programs[rank].nodes[reader].record
+                peer_ranks = in_words([peer for peer in programs if peer != rank])
+                reads = [_result(next(iter(sites), _UNKNOWN)) for sites in (producers[rank], usual)]
+                text = f"input {position} of {record.op_type} at {record.source} is {reads[0]} on rank {rank}, and "
+                text += f"{reads[1]} on {peer_ranks}; rank {rank} runs {_named(next(iter(usual)))} too"
+                findings.append(RankFinding(record, text))
+    return sorted(findings, key=lambda finding: _moment(finding.record))
+
+
+def _result(site: Hashable) -> str:
+    """Return the tensor that a producer wrote, in words."""
+    if isinstance(site, _CodeSite):
+        return f"the result of {site.op_type} at {site.source}"
+    return "a tensor from before this step" if site == _UNKNOWN else _named(site)
+
+
+def _moment(record: Record) -> tuple[int, int]:
+    return -1 if record.step is None else record.step, _number_of(record)
+
+
 @functools.lru_cache(maxsize=1024)
 def _is_view(op_type: str) -> bool:
     return is_view(operator_class(op_type))
+
+
+def _number_of(record: Record) -> int:
+    return int(record.attrs.get("seq") or 0)
 
 
 def _range_of(record: Record) -> tuple[int, int]:
@@ -274,6 +379,14 @@ def _range_of(record: Record) -> tuple[int, int]:
 @functools.lru_cache(maxsize=4096)
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides) if size > 1)
+
+
+def _is_same_site(site: Hashable, other: Hashable) -> bool:
+    """Return True if sites are equal, apart from the names of parameters that are known in some steps only."""
+    if not (isinstance(site, _CodeSite) and isinstance(other, _CodeSite)) or site[:-1] != other[:-1]:
+        return site == other
+    pairs = zip(site.tensors, other.tensors)
+    return len(site.tensors) == len(other.tensors) and all(tensor.is_same(other) for tensor, other in pairs)
 
 
 def _call(site: Hashable) -> Hashable:

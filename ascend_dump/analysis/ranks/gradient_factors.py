@@ -2,6 +2,9 @@
 
 If ranks add up their gradients, they divide all sums by the number of ranks, or none. The factor of a parameter is its
 reduced gradient divided by the sum of the gradients that backward wrote on each rank. All parameters have one factor.
+
+Ranks may add up copies of parameters or of gradients instead, and copy the results back. Then the factor is the tensor
+that is copied back divided by the sum, and all sums of one line of the program have one factor.
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ import statistics
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.operators.collectives import collective_of
+from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
-from ascend_dump.analysis.ranks.launches import RankRun, launches
+from ascend_dump.analysis.ranks.launches import RankRun, launches, ranks_of_launches
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 __all__ = ["GradientFactors"]
 
 _GRADIENT = ".grad"
+_SCALES = frozenset({"mul", "div"})
 #: Larger gradients are left out: reading them takes long, and the others show the factor.
 _MOST_ELEMENTS = 2**22
 #: Relative error up to which two factors are equal. A factor is computed from means only if the sum of the means is
@@ -40,6 +46,53 @@ class _Factor(NamedTuple):
     record: Record
 
 
+class _SumCall(NamedTuple):
+    """A sum over ranks that is copied into a parameter or gradient. name: this parameter or gradient"""
+
+    name: str
+    source: Optional[str]
+    ranks: tuple[int, ...]
+
+
+class _SummedCopies:
+    """The sums of one rank, in the first step that copies any into a parameter or gradient.
+
+    copied  by call: the sum, and the tensor that is copied
+    """
+
+    def __init__(self) -> None:
+        self.copied: dict[_SumCall, _GradientReads] = {}
+        self._step: Optional[int] = None
+        #: By storage, in the current step: the sums with their ranks, and the names of parameters and gradients.
+        self._sums: dict[int, tuple[Record, tuple[int, ...]]] = {}
+        self._names: dict[int, str] = {}
+
+    def look_at(self, members: Sequence[Record]) -> None:
+        first = members[0]
+        if first.step != self._step:
+            if self.copied:
+                return
+            self._step, self._sums, self._names = first.step, {}, {}
+        for record in members:
+            if record.parameter and " of " not in record.parameter:
+                self._names.setdefault(_storage(record), record.parameter)
+        outputs = [record for record in members if record.io == "output"]
+        found = collective_of(first)
+        if found is not None:
+            for record in outputs if found[0].kind == "all_reduce" else ():
+                self._sums[_storage(record)] = record, found[1]
+            return
+        read = [record for record in members if record.io == "input" and _storage(record) in self._sums]
+        name = operator_class(first.op_type)
+        if name == "copy" and outputs and read and _storage(outputs[0]) in self._names:
+            sums, ranks = self._sums[_storage(read[-1])]
+            call = _SumCall(self._names[_storage(outputs[0])], sums.source, ranks)
+            self.copied.setdefault(call, _GradientReads(sums, read[-1]))
+        elif name not in _SCALES:
+            for record in outputs:
+                self._sums.pop(_storage(record), None)
+
+
 class GradientFactors:
     """Gathers the gradients of the first training step of each rank, in the order of the dump.
 
@@ -50,9 +103,17 @@ class GradientFactors:
         self._fewest = fewest
         self._steps: dict[RankRun, Optional[int]] = {}
         self._gradients: dict[tuple[RankRun, str], _GradientReads] = {}
+        self._copies: dict[RankRun, _SummedCopies] = {}
 
-    def look_at(self, record: Record) -> None:
-        """Add a record."""
+    def look_at(self, members: Sequence[Record]) -> None:
+        """Add the records of one run of an operator."""
+        first = members[0]
+        if first.phase == "other" and first.rank is not None:
+            self._copies.setdefault((first.rank, first.run), _SummedCopies()).look_at(members)
+        for record in members:
+            self._look_at_gradient(record)
+
+    def _look_at_gradient(self, record: Record) -> None:
         name = record.parameter
         if not name or record.io != "input" or record.rank is None or not name.endswith(_GRADIENT) or " of " in name:
             return
@@ -81,9 +142,21 @@ class GradientFactors:
                     _Factor(name[: -len(_GRADIENT)], value, record)
                 )
         for (_, ranks), factors in groups.items():
-            yield from self._of_group(ranks, factors)
+            yield from self._of_group(ranks, factors, "the gradient of ", "the gradients of")
+        for copies in ranks_of_launches(self._copies):
+            # All ranks have the results of a sum, so one of its ranks is enough.
+            lines: dict[tuple[tuple[int, ...], Optional[str]], list[_Factor]] = {}
+            for rank, of_rank in copies.items():
+                for call, reads in of_rank.copied.items():
+                    value = _factor_of([reads.first], reads.last) if rank == call.ranks[0] else None
+                    if value is not None:
+                        lines.setdefault((call.ranks, call.source), []).append(_Factor(call.name, value, reads.last))
+            for (ranks, _), factors in lines.items():
+                yield from self._of_group(ranks, factors, "the sum of ", "those of")
 
-    def _of_group(self, ranks: Sequence[int], factors: Sequence[_Factor]) -> Iterator[RankFinding]:
+    def _of_group(
+        self, ranks: Sequence[int], factors: Sequence[_Factor], singular: str, plural: str
+    ) -> Iterator[RankFinding]:
         usual = statistics.median(factor.value for factor in factors)
         alike = [factor for factor in factors if _is_close(factor.value, usual)]
         count = len(ranks)
@@ -92,10 +165,14 @@ class GradientFactors:
             if different and len(alike) >= self._fewest * len(different):
                 parameter, value, record = different[0]
                 text = (
-                    f"the gradient of {parameter} {fault}: it is {value:.4g} times the sum over {in_words(ranks)}, "
-                    f"and the gradients of {len(alike)} other parameters are {usual:.4g} times their sums"
+                    f"{singular}{parameter} {fault}: it is {value:.4g} times the sum over {in_words(ranks)}, "
+                    f"and {plural} {len(alike)} other parameters are {usual:.4g} times their sums"
                 )
                 yield RankFinding(record, text)
+
+
+def _storage(record: Record) -> int:
+    return int(record.attrs.get("storage", -1))
 
 
 def _number(record: Record) -> int:
@@ -112,11 +189,15 @@ def _factor(reads: dict[int, _GradientReads]) -> Optional[float]:
     lasts = {content_of_record(one.last) for one in reads.values()}
     if len(firsts) != len(reads) or len(reads) < 2 or len(lasts) != 1 or None in firsts | lasts:
         return None
-    last = reads[min(reads)].last
+    return _factor_of([one.first for one in reads.values()], reads[min(reads)].last)
+
+
+def _factor_of(firsts: Sequence[Record], last: Record) -> Optional[float]:
+    """Return a tensor divided by the sum of tensors; None if unknown, or no multiple of the sum."""
     try:
-        return _factor_of_arrays([one.first for one in reads.values()], last)
+        return _factor_of_arrays(firsts, last)
     except AscendDumpError:
-        return _factor_of_means([one.first for one in reads.values()], last)
+        return _factor_of_means(firsts, last)
 
 
 def _factor_of_arrays(firsts: Sequence[Record], last: Record) -> Optional[float]:

@@ -5,17 +5,25 @@ the whole line in a step. Changes of gradients are not compared: programs may cl
 
 Ranks may divide updates, so some rank has to update all parameters, and the others all but a few of these. A rank needs
 no update of a parameter that its forward pass does not read, or that a call of several ranks writes.
+
+Two changes of gradients are found nevertheless. A line that multiplies gradients by one number on all ranks depends on
+no data, so no rank may leave out some of its gradients there. And a line that changes gradients on one rank changes
+what ranks have in common, if other ranks update by the same gradient as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Optional
 
-from ascend_dump.analysis.operators.properties import writes
-from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
+from ascend_dump.analysis.operators.properties import operator_class, writes
+from ascend_dump.analysis.operators.unread_inputs import is_unread
+from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
+from ascend_dump.analysis.ranks.synchronised_gradients import FILLS, is_constant
 from ascend_dump.common.units import counted
+from ascend_dump.errors import CorruptDump
 from ascend_dump.reading import Record
 
 __all__ = ["LeftOutTensors"]
@@ -23,6 +31,10 @@ __all__ = ["LeftOutTensors"]
 #: The largest share of parameters that a rank may lack, else it updates its own part of them.
 _MOST_LACKING = 0.5
 _GRADIENT = ".grad"
+#: Number of steps in which changes of gradients are looked at.
+_MOST_STEPS = 2
+_SCALES = frozenset({"mul", "div"})
+_NUMBERS = re.compile(r"\d+", re.ASCII)
 
 
 class _RankUpdates:
@@ -43,10 +55,13 @@ class _RankUpdates:
         #: By storage, in the current step: the parameter in it.
         self._names: dict[int, str] = {}
         self._step: Optional[int] = None
+        self.gradients = _RankGradients()
 
     def look_at(self, members: Sequence[Record]) -> None:
         first = members[0]
         step = _step_of(first)
+        if first.phase == "other" and step < self.first_step + _MOST_STEPS:
+            self.gradients.look_at(members)
         if step != self._step:
             self._step, self._names = step, {}
         names = [self._name(record) for record in members]
@@ -74,6 +89,44 @@ class _RankUpdates:
         return name.rpartition(" of ")[2].removesuffix(_GRADIENT)
 
 
+class _RankGradients:
+    """The gradients of one rank outside of the passes.
+
+    names    those that an operator reads
+    scaled   by line: the gradients that it multiplies or divides in place, and the numbers
+    changed  by line: the gradients that it changes in place, each with its first record and its content before
+    updates  by gradient and content: the lines that update another tensor by it
+    """
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.scaled: dict[tuple[str, str], tuple[set[str], set[Hashable]]] = {}
+        self.changed: dict[tuple[str, str], dict[str, tuple[Record, Hashable]]] = {}
+        self.updates: dict[tuple[str, Hashable], set[tuple[str, str]]] = {}
+
+    def look_at(self, members: Sequence[Record]) -> None:
+        first = members[0]
+        if not first.source or "c10d" in first.op_type:
+            return
+        line = first.op_type, first.source
+        written = {record.parameter for record in members if record.io == "output"}
+        for record in members:
+            name = record.parameter or ""
+            if record.io != "input" or not name.endswith(_GRADIENT) or is_unread(record):
+                continue
+            self.names.add(name)
+            if not writes(first.op_type) or first.op_type in FILLS:
+                continue
+            if name not in written:
+                self.updates.setdefault((name, content_of_record(record)), set()).add(line)
+                continue
+            self.changed.setdefault(line, {}).setdefault(name, (record, content_of_record(record)))
+            if operator_class(first.op_type) in _SCALES:
+                names, numbers = self.scaled.setdefault(line, (set(), set()))
+                names.add(name)
+                numbers.add(_number(members))
+
+
 class LeftOutTensors:
     """Gathers updates of all ranks, in the order of the dump."""
 
@@ -99,6 +152,79 @@ class LeftOutTensors:
                         if rank not in reported:
                             reported.add(rank)
                             yield finding
+            if len(ranks) > 1:
+                of_ranks = {rank: updates.gradients for rank, updates in ranks.items()}
+                for rank, finding in (*_unscaled(of_ranks), *_changed_in_common(of_ranks)):
+                    if rank not in reported:
+                        reported.add(rank)
+                        yield finding
+
+
+def _unscaled(ranks: dict[int, _RankGradients]) -> Iterator[tuple[int, RankFinding]]:
+    """Yield the rank that alone leaves out gradients at a line which multiplies gradients by one number on all ranks.
+
+    Gradients are identified by their names without numbers: ranks have other experts or other layers.
+    """
+    for line in next(iter(ranks.values())).scaled:
+        scales = {rank: gradients.scaled[line] for rank, gradients in ranks.items() if line in gradients.scaled}
+        numbers = set[Hashable]().union(*(numbers for _, numbers in scales.values()))
+        if len(scales) < len(ranks) or len(numbers) != 1 or None in numbers:
+            continue
+        lacking: dict[int, str] = {}
+        for rank, (scaled, _) in scales.items():
+            peers = [peer for peer in ranks if peer != rank]
+            for name in sorted(ranks[rank].names - scaled):
+                kind = _without_numbers(name)
+                alike = {peer: {key for key in ranks[peer].names if _without_numbers(key) == kind} for peer in peers}
+                if any(alike.values()) and all(keys <= scales[peer][0] for peer, keys in alike.items()):
+                    lacking.setdefault(rank, name)
+        if len(lacking) == 1:
+            [(rank, name)] = lacking.items()
+            record = next(iter(ranks[rank].changed[line].values()))[0]
+            yield rank, _finding(line, rank, f"for {name}", [peer for peer in ranks if peer != rank], record)
+
+
+def _changed_in_common(ranks: dict[int, _RankGradients]) -> Iterator[tuple[int, RankFinding]]:
+    """Yield the ranks that alone change a gradient, by which another rank updates as it was before."""
+    for rank, gradients in ranks.items():
+        update_lines = set[tuple[str, str]]().union(*gradients.updates.values())
+        peers = {peer: peer_gradients for peer, peer_gradients in ranks.items() if peer != rank}
+        for line, changes in gradients.changed.items():
+            if any(line in peer.changed for peer in peers.values()):
+                continue
+            for name, (record, content) in changes.items():
+                users = [
+                    peer
+                    for peer, peer_gradients in peers.items()
+                    if not update_lines.isdisjoint(peer_gradients.updates.get((name, content), ()))
+                ]
+                if content is not None and users and not is_constant(record):
+                    text = (
+                        f"only rank {rank} runs {line[0]} at {line[1]} on {name}, which it has in common with "
+                        f"{in_words(users)}; {in_words(users)} update{'s' * (len(users) == 1)} by it as it is"
+                    )
+                    yield rank, RankFinding(record, text)
+                    break
+
+
+def _without_numbers(name: str) -> str:
+    """Return a name with a mark in place of each number."""
+    return _NUMBERS.sub("#", name)
+
+
+def _number(members: Sequence[Record]) -> Hashable:
+    """Return the number by which an operator multiplies or divides, or the content of the tensor with it."""
+    scalars = [record for record in members if record.io == "input" and record.shape == ()]
+    if scalars:
+        content: Hashable = content_of_record(scalars[0])
+        return content
+    try:
+        arguments = members[0].arguments
+    except CorruptDump:
+        return None
+    values = arguments.values.values() if arguments is not None else ()
+    number: Optional[float] = next((float(value) for value in values if type(value) in (int, float)), None)
+    return number
 
 
 def _step_of(record: Record) -> int:

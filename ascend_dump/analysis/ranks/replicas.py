@@ -5,6 +5,7 @@ These are parameters of data parallelism, and tensors that are replicated by the
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
@@ -14,7 +15,7 @@ from ascend_dump.analysis.numerics.measure import measure
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
-from ascend_dump.analysis.ranks.launches import launches
+from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.analysis.ranks.local_layers import LocalLayers
 from ascend_dump.analysis.ranks.parameter_updates import ParameterUpdates
 from ascend_dump.analysis.ranks.sequence_norms import SequenceNorms
@@ -64,6 +65,8 @@ class Replicas:
         self._norms = SequenceNorms()
         self._layers = LocalLayers()
         self._updates = ParameterUpdates()
+        #: By run of a rank: the first record of each parameter.
+        self._first: dict[RankRun, dict[str, Record]] = {}
         self._exchanges = False
         self._reduces = False
         #: Number of calls outside of modules so far, by rank, step, operator, source line, parameters and shapes.
@@ -84,6 +87,8 @@ class Replicas:
                 is_update = record.io == "output" and _is_parameter(record.parameter or "")
                 is_trained = attrs.get("requires_grad") or is_update
                 is_parameter = is_trained or _is_frozen(record)
+                if is_parameter and record.parameter:
+                    self._first.setdefault((record.rank, record.run), {}).setdefault(record.parameter, record)
                 if is_update:
                     call = self._call(members) if call is None else call
                     self._updates.add(record, call, members)
@@ -256,17 +261,20 @@ class Replicas:
             # but the forward pass of each step reads equal parameters.
             numbers = {run: copies[run[0]].record.attrs.get("seq", 0) for run in runs}
             until = None if first.phase == "forward" else numbers
-            synchronised = {rank for rank, _ in self._gradients.ranks_of(parameter, first.step, runs, until)}
-            if synchronised:
-                together = {rank: copy for rank, copy in copies.items() if rank in synchronised}
-                return together, f"although the gradient of {parameter} is reduced over these ranks"
-            earlier = self._gradients.step_before(parameter, first.step)
-            synchronised = {rank for rank, _ in self._gradients.ranks_of(parameter, earlier, runs)}
-            if were_equal is not None and earlier is not None and synchronised:
-                together = {rank: copy for rank, copy in copies.items() if rank in synchronised}
-                return together, f"although the gradient of {parameter} was the same on these ranks in step {earlier}"
+            for step in (first.step, self._gradients.step_before(parameter, first.step)):
+                is_earlier = step != first.step
+                synchronised = self._gradients.ranks_of(parameter, step, runs, None if is_earlier else until)
+                if not synchronised or (is_earlier and (step is None or were_equal is None)):
+                    continue
+                together = {rank: copies[rank] for rank, _ in synchronised}
+                these = "these ranks"
+                if were_equal is not None and self._gradients.are_left_out(parameter, step, runs, synchronised):
+                    together, these = copies, in_words(sorted(together))
+                if is_earlier:
+                    return together, f"although the gradient of {parameter} was the same on {these} in step {step}"
+                return together, f"although the gradient of {parameter} is reduced over {these}"
         if self._exchanges:
-            reason = self._reason_beside_exchanges(first, copies) if were_equal else ""
+            reason = self._reason_beside_exchanges(first, copies, were_equal)
             return (copies, reason) if reason else ({}, "")
         if self._reduces:
             # Parts of a model have gradients of their own, so with tensor parallelism most parameters have.
@@ -288,8 +296,8 @@ class Replicas:
             return copies, "a parameter that ranks have in common"
         return {}, ""
 
-    def _reason_beside_exchanges(self, record: Record, copies: Mapping[int, _Copy]) -> str:
-        """Return why copies that were equal have to stay equal, although ranks exchange activations; "" if unknown.
+    def _reason_beside_exchanges(self, record: Record, copies: Mapping[int, _Copy], were_equal: Optional[bool]) -> str:
+        """Return why copies have to stay equal, although ranks exchange activations; "" if unknown.
 
         record: a copy in the first step in which they differ
         """
@@ -297,11 +305,39 @@ class Replicas:
         if parameter is None:
             return ""
         runs = [(rank, copy.record.run) for rank, copy in copies.items()]
+        if self._is_tied(parameter, runs):
+            return (
+                f"{_IN_COMMON}; their other parameters differ, so {parameter} is tied, but its gradient is not reduced"
+            )
+        if not were_equal:
+            return ""
         if self._gradients.has_synchronised_sibling(parameter, record.step, runs):
             return f"{_IN_COMMON}; its gradient is not reduced as others of its module are"
+        if self._norms.are_of_rows(runs, parameter):
+            return f"{_IN_COMMON}; it is applied to rows of one tensor, and {parameter}.grad is not reduced"
         if not self._reduces and self._layers.is_local(runs, parameter):
             return f"{_IN_COMMON}, and each rank uses it for its own data, before the ranks exchange any"
         return ""
+
+    def _is_tied(self, parameter: str, runs: Sequence[RankRun]) -> bool:
+        """Return True if ranks begin with this parameter in common, and with no other one.
+
+        Layers of one seed begin equal too, but then other parameters of one shape are equal as well.
+        """
+        firsts = [self._first.get(run, {}) for run in runs]
+        if not all(parameter in first for first in firsts) or is_constant(firsts[0][parameter]):
+            return False
+        if len({content_of_record(first[parameter]) for first in firsts}) > 1:
+            return False
+        others = [
+            {(record.shape, content_of_record(record)): record for name, record in first.items() if name != parameter}
+            for first in firsts
+        ]
+        shapes = set.intersection(*({shape for shape, _ in of_rank} for of_rank in others))
+        common = [key for key in others[0] if any(key in of_rank for of_rank in others[1:])]
+        return any(math.prod(shape or ()) > 1 for shape in shapes - {shape for shape, _ in common}) and all(
+            is_constant(others[0][key]) for key in common
+        )
 
 
 def _is_view_outside(record: Record) -> bool:

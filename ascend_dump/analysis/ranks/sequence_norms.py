@@ -4,6 +4,9 @@ A reduce-scatter gives each rank some rows of one tensor, and an all-gather over
 norm between both normalises each row by itself, so its parameters are the same on all these ranks, and their gradients
 have to be added up over them. A norm that each rank has for itself, such as that of a stage or of an expert, has no
 such collectives around it.
+
+A bias that is added to such rows belongs to all of them too. Without an all-gather after it, this is not certain: ranks
+may scatter rows to layers of their own.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ __all__ = ["SequenceNorms"]
 #: Operators that normalise the last axes of their first input. A product with a parameter alone is none: it may be a
 #: part of a norm over columns that are divided over ranks.
 _NORMS = frozenset({"native_layer_norm", "rms_norm", "_fused_rms_norm", "npu_rms_norm"})
+#: Operators that apply a parameter to each row by itself, if it has fewer axes than the rows.
+_BY_ROW = frozenset({"add", "mul"})
 
 
 class _NormResult(NamedTuple):
@@ -48,6 +53,11 @@ class SequenceNorms:
         self._rows: dict[RankRun, _ScatteredRows] = {}
         #: By rank and parameter: the ranks of the group, as text.
         self._groups: dict[tuple[RankRun, str], str] = {}
+        self._of_rows: set[tuple[RankRun, str]] = set()
+
+    def are_of_rows(self, runs: Sequence[RankRun], parameter: str) -> bool:
+        """Return True if all these ranks normalise scattered rows by a parameter, or add it to them."""
+        return all((run, parameter) in self._of_rows for run in runs)
 
     def groups_of(self, runs: Sequence[RankRun], parameter: str) -> Iterator[list[int]]:
         """Yield the groups of ranks that normalise the rows of one tensor by a parameter."""
@@ -74,6 +84,7 @@ class SequenceNorms:
         if is_collective:
             self._look_at_call(run, rows, members)
         elif rows.ranks:
+            self._of_rows.update((run, name) for name in _parameters_of_rows(rows, members))
             _follow(rows, members)
 
     def _look_at_call(self, run: RankRun, rows: _ScatteredRows, members: Sequence[Record]) -> None:
@@ -92,6 +103,18 @@ class SequenceNorms:
                 norm = rows.norms[storage]
                 if norm.ranks == call.ranks:
                     self._groups.update(((run, name), call.ranks) for name in norm.parameters)
+
+
+def _parameters_of_rows(rows: _ScatteredRows, members: Sequence[Record]) -> Iterator[str]:
+    """Yield the parameters that an operator applies to each scattered row by itself."""
+    name = operator_class(members[0].op_type)
+    inputs = [record for record in members if record.io == "input"]
+    whole = next((record for record in inputs if _storage(record) in rows.ranks), None)
+    if whole is not None and (name in _NORMS or name in _BY_ROW):
+        for record in inputs:
+            is_smaller = len(record.shape or ()) < len(whole.shape or ())
+            if record.parameter and is_smaller and record.attrs.get("requires_grad"):
+                yield record.parameter
 
 
 def _follow(rows: _ScatteredRows, members: Sequence[Record]) -> None:

@@ -2,7 +2,8 @@
 
 Only contents are compared, so that no wrapper or collective has to be known by name. A gradient is synchronised over
 ranks if it has the same content on them at some time of a step, and backward wrote different contents there. Equal
-contents of backward count too, unless all elements are equal. Shards have gradients of their own.
+contents of backward count too, unless all elements are equal, or other ranks have another gradient: two ranks with the
+same part of a model compute the same without a reduction. Shards have gradients of their own.
 """
 
 from __future__ import annotations
@@ -100,10 +101,24 @@ class SynchronisedGradients:
                     by_content.setdefault(content, []).append(run)
         for content, ranks in sorted(by_content.items(), key=lambda item: len(item[1]), reverse=True):
             if len(ranks) > 1:
-                locals_of_ranks = {gradients[run].local for run in ranks}
-                if len(locals_of_ranks) > 1 or not is_constant(gradients[ranks[0]].records[content]):
+                is_reduced = len({gradients[run].local for run in ranks}) > 1
+                is_common = len(ranks) == sum(run in gradients for run in runs)
+                if is_reduced or (is_common and not is_constant(gradients[ranks[0]].records[content])):
                     return tuple(ranks)
         return ()
+
+    def are_left_out(
+        self, parameter: str, step: Optional[int], runs: Sequence[RankRun], synchronised: Sequence[RankRun]
+    ) -> bool:
+        """Return True if the other runs have a gradient too, each one of its own, so that no second group exists."""
+        gradients = self._gradients.get((step, parameter), {})
+        contents = [
+            {content for content in gradients[run].records if content not in self._fillings} if run in gradients else {}
+            for run in runs
+            if run not in synchronised
+        ]
+        count = sum(map(len, contents))
+        return bool(contents) and all(contents) and len(set[Hashable]().union(*contents)) == count
 
     def has_synchronised_sibling(self, parameter: str, step: Optional[int], runs: Sequence[RankRun]) -> bool:
         """Return True if another parameter of the same module has a gradient that all the runs have in common.

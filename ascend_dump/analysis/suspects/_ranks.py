@@ -172,8 +172,7 @@ class _GradientFactorFinder(Finder):
         self._factors = GradientFactors(threshold)
 
     def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
-        for record in run.records:
-            self._factors.look_at(record)
+        self._factors.look_at(run.records)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:

@@ -3,7 +3,9 @@
 All ranks run one program, so a line has the same settings on all of them. Numbers that depend on the data or on the
 rank are left out: integers, which may be sizes and indices, and numbers that are no settings by their name and change
 from call to call, or are passed outside of modules. There, numbers count in the backward pass of tensors: the forward
-pass read them too, for example a temperature. A factor of a loss may be the share of the rank in the tokens.
+pass read them too, for example a temperature. A factor of a loss may be the share of the rank in the tokens. So it
+counts only if it is the same in several steps, the tensors of the forward pass have the same shapes on all ranks, and
+ranks exchange none there: the last part of a sequence often has fewer targets.
 """
 
 from __future__ import annotations
@@ -66,12 +68,18 @@ class _SiteCalls:
 
 
 class _RankCalls:
-    """The sites of one rank in its first recorded steps."""
+    """The sites of one rank in its first recorded steps.
+
+    shapes     those of all tensors of the forward pass
+    exchanges  True if the forward pass has a collective, apart from a broadcast, which may be one of buffers
+    """
 
     def __init__(self) -> None:
         self.sites: dict[_CallSite, _SiteCalls] = {}
         self.steps: set[Optional[int]] = set()
+        self.shapes: set[Optional[tuple[int, ...]]] = set()
         self.has_messages = False
+        self.exchanges = False
 
 
 class OtherArguments:
@@ -92,11 +100,15 @@ class OtherArguments:
         calls = self._ranks.setdefault((first.rank, first.run), _RankCalls())
         if first.op_type.startswith(("c10d::send", "c10d::recv")):
             calls.has_messages = True
+        if first.phase == "forward" and first.op_type.startswith("c10d::") and "broadcast" not in first.op_type:
+            calls.exchanges = True
         if not first.source or first.phase not in _PASSES:
             return
         if first.step not in calls.steps and len(calls.steps) >= _MOST_STEPS:
             return
         calls.steps.add(first.step)
+        if first.phase == "forward":
+            calls.shapes.update(record.shape for record in members)
         values = {**_numbers_of(first), **_type_of(members)}
         if values:
             site = _CallSite(first.op_type, first.source, first.module or "", first.phase)
@@ -115,21 +127,24 @@ class OtherArguments:
 
     def _of_launch(self, ranks: dict[int, _RankCalls]) -> Iterator[RankFinding]:
         sites = dict.fromkeys(site for calls in ranks.values() for site in calls.sites)
+        has_same_sizes = len({frozenset(calls.shapes) for calls in ranks.values()}) == 1
+        has_same_sizes = has_same_sizes and not any(calls.exchanges for calls in ranks.values())
         findings = []
         for site in sites:
             calls = {rank: of_rank.sites[site] for rank, of_rank in ranks.items() if site in of_rank.sites}
             if len(calls) > 1:
-                finding = self._of_site(calls)
+                finding = self._of_site(calls, has_same_sizes)
                 if finding is not None:
                     findings.append(finding)
         yield from sorted(findings, key=lambda finding: _moment(finding.record))[:1]
 
-    def _of_site(self, calls: dict[int, _SiteCalls]) -> Optional[RankFinding]:
+    def _of_site(self, calls: dict[int, _SiteCalls], has_same_sizes: bool) -> Optional[RankFinding]:
         names = dict.fromkeys(name for of_rank in calls.values() for name in of_rank.values)
         shapes = {frozenset(of_rank.shapes) for of_rank in calls.values()}
         # A number that changes from call to call depends on data, and without a second call this is unknown. A number
-        # may depend on the size of the data too.
+        # may depend on the size of the data too, which the shape of a loss does not show.
         is_of_data = len(shapes) > 1 or any(of_rank.count < 2 for of_rank in calls.values())
+        is_of_data = is_of_data or (shapes == {frozenset([()])} and not has_same_sizes)
         for name in names:
             values = {rank: of_rank.values.get(name, {None}) for rank, of_rank in calls.items()}
             if any(len(of_rank) > 1 for of_rank in values.values()) or (
@@ -158,7 +173,8 @@ class OtherArguments:
 def _numbers_of(first: Record) -> dict[str, Any]:
     """Return the arguments of a call that may be settings: flags, texts, and numbers that are no integers.
 
-    Outside of modules, only those that are settings by their name, and numbers of the backward pass of tensors.
+    Outside of modules, only those that are settings by their name, numbers of the backward pass of tensors, and factors
+    of single numbers such as a loss.
     """
     try:
         arguments = first.arguments
@@ -166,7 +182,7 @@ def _numbers_of(first: Record) -> dict[str, Any]:
         return {}
     if arguments is None:
         return {}
-    is_of_tensor = first.phase == "backward" and math.prod(first.shape or ()) > 1
+    is_of_tensor = first.shape == () or (first.phase == "backward" and math.prod(first.shape or ()) > 1)
     return {
         name: value
         for name, value in arguments.values.items()

@@ -1,7 +1,10 @@
 """Check that all ranks update their parts of one tensor with the same numbers, such as a learning rate.
 
 A part has no copy on another rank to compare it with. So if one rank has a wrong learning rate, or clips by the norm of
-its own part, no tensors differ that have to be equal.
+its own part, no tensors differ that have to be equal. Parts are known by their placement. Without one, flat tensors of
+one size are parts if they are the results of a reduce-scatter outside of the passes, or if an all-gather joins them in
+the same step: so ranks divide the gradients and the states of all parameters. Tensors with more axes may be whole
+parameters, which an optimizer may scale by a number of their own.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
+from ascend_dump.analysis.operators.collectives import collective_of, is_contribution_to
 from ascend_dump.analysis.operators.operator import operators
 from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record
 from ascend_dump.analysis.ranks.groups_of_ranks import by_launch, disagreement, first_of_each_rank
+from ascend_dump.analysis.ranks.launches import RankRun
 from ascend_dump.dump_format import Placement
 from ascend_dump.reading import Record
 
@@ -28,6 +33,19 @@ class _ShardUpdate(NamedTuple):
     numbers: tuple[Hashable, ...]
 
 
+class _FlatParts:
+    """The flat tensors of one rank in a step.
+
+    parts    by storage: the ranks that have the other parts, and the shape
+    updates  by storage: the operators that write into it
+    """
+
+    def __init__(self, step: Optional[int]) -> None:
+        self.step = step
+        self.parts: dict[int, Hashable] = {}
+        self.updates: dict[int, list[_ShardUpdate]] = {}
+
+
 class ShardUpdates:
     """Gathers the operators outside of the passes that write into a part of a tensor, in the order of the dump.
 
@@ -39,25 +57,64 @@ class ShardUpdates:
         #: By run, operator, tensor and number of the call, and then by rank.
         self._updates: dict[tuple[Any, ...], dict[int, _ShardUpdate]] = {}
         self._calls: Counter[Hashable] = Counter()
+        #: By run of a rank: the flat tensors of its current step.
+        self._flat: dict[RankRun, _FlatParts] = {}
 
     def look_at(self, members: Sequence[Record]) -> None:
         """Add the records of one run of an operator."""
         first = members[0]
-        if first.phase != "other" or first.error is not None or first.rank is None or not writes(first.op_type):
+        if first.phase != "other" or first.error is not None or first.rank is None:
+            return
+        if "c10d" in first.op_type:
+            self._look_at_call(members)
+            return
+        if not writes(first.op_type):
+            return
+        if first.io == "input" and "placement" not in first.attrs and len(first.shape or ()) == 1:
+            self._flat_parts(first).updates.setdefault(_storage(first), []).append(_update_of(members))
             return
         # Most operators have no placement, and parsing one takes longer than this test.
         placement = Placement.of(first.attrs) if "placement" in first.attrs else None
         if first.io != "input" or placement is None or not any(axis.startswith("shard") for axis in placement.axes):
             return
         tensor = (placement.ranks, placement.mesh, placement.axes, placement.shape)
-        call = (first.run, first.model, first.step, first.op_type, first.source, tensor)
-        self._calls[first.rank, call] += 1
-        scalars = [record for record in members if record.io == "input" and record.shape == ()]
-        update = _ShardUpdate(first, tuple(content_of_record(record) for record in scalars))
-        self._updates.setdefault((*call, self._calls[first.rank, call]), {})[first.rank] = update
+        self._add(_update_of(members), tensor)
+
+    def _add(self, update: _ShardUpdate, tensor: Hashable) -> None:
+        record = update.record
+        call = (record.run, record.model, record.step, record.op_type, record.source, tensor)
+        self._calls[record.rank, call] += 1
+        self._updates.setdefault((*call, self._calls[record.rank, call]), {})[record.rank or 0] = update
+
+    def _look_at_call(self, members: Sequence[Record]) -> None:
+        found = collective_of(members[0])
+        if found is None or found[0].kind not in ("reduce_scatter", "all_gather"):
+            return
+        io = "output" if found[0].kind == "reduce_scatter" else "input"
+        for record in members:
+            if record.io == io and (io == "output" or is_contribution_to(record, found[0])):
+                self._flat_parts(record).parts[_storage(record)] = (*found, record.shape)[1:]
+
+    def _flat_parts(self, record: Record) -> _FlatParts:
+        """Return the flat tensors of the step of a record."""
+        run = (record.rank or 0, record.run)
+        flat = self._flat.get(run)
+        if flat is None or flat.step != record.step:
+            self._end_step(run)
+            flat = self._flat[run] = _FlatParts(record.step)
+        return flat
+
+    def _end_step(self, run: RankRun) -> None:
+        flat = self._flat.pop(run, None)
+        if flat is not None:
+            for storage, part in flat.parts.items():
+                for update in flat.updates.get(storage, ()):
+                    self._add(update, part)
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first update of each rank that differs from those of other ranks."""
+        for run in [*self._flat]:
+            self._end_step(run)
         yield from first_of_each_rank(map(self._finding, by_launch(self._updates).values()))
 
     def _finding(self, updates: dict[int, _ShardUpdate]) -> Optional[RankFinding]:
@@ -75,6 +132,15 @@ class ShardUpdates:
         if number is not None:
             return number
         return None if update.numbers == against.numbers else "an input with one element differs"
+
+
+def _update_of(members: Sequence[Record]) -> _ShardUpdate:
+    scalars = [record for record in members if record.io == "input" and record.shape == ()]
+    return _ShardUpdate(members[0], tuple(content_of_record(record) for record in scalars))
+
+
+def _storage(record: Record) -> int:
+    return int(record.attrs.get("storage", -1))
 
 
 def differing_number(record: Record, against: Record, most: float) -> Optional[str]:
