@@ -120,9 +120,8 @@ def _is_of_rebuilt_forward(state: RankState, entered: EnteredStretch) -> bool:
     if state.drafts[entered.number].pair.record.phase == "forward":
         return True
     return any(
-        operator.phase == "forward" and computes(operator)
+        operator.phase == "forward" and operator.module == entered.stretch.module and computes(operator)
         for other in state.stretches.all()
-        if other.stretch.module == entered.stretch.module
         for side in other.stretch.operators
         for operator in side
     )

@@ -576,3 +576,55 @@ def test_a_part_that_agreed_is_judged_again_in_the_next_step(tmp_path: Path) -> 
     found = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
     assert found.origins == ()
     assert found.verdict in ("noise", "unmatched")
+
+
+class Biased(nn.Module):
+    """An attention with a learned bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(1, 1, 6, 6))
+
+    def forward(self, x: Tensor, later: Optional[Tensor] = None, mask: Optional[Tensor] = None) -> Tensor:
+        """later: where scores count nothing; mask: what is added to the scores instead."""
+        scores, bias = (x @ x.transpose(-1, -2))[:, None], self.bias.expand(len(x), 1, 6, 6)
+        if later is not None:
+            bias = torch.where(later, torch.tensor(float("-inf")), bias)
+        scores = scores + (bias if mask is None else bias + mask)
+        return scores.softmax(-1)[:, 0] @ x
+
+
+class BiasedNetwork(nn.Module):
+    masks_bias = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.attention = nn.Linear(WIDTH, WIDTH), Norm(WIDTH), Biased()
+
+    def forward(self, x: Tensor) -> Tensor:
+        later = torch.ones(6, 6, dtype=torch.bool).triu(1)
+        x = self.norm(self.first(x))
+        if self.masks_bias:
+            return self.attention(x, later=later)
+        return self.attention(x, mask=torch.where(later, torch.tensor(float("-inf")), torch.zeros(2, 1, 6, 6)))
+
+
+def train_biased(path: Path, *, masks_bias: bool) -> Path:
+    torch.manual_seed(0)
+    inner = BiasedNetwork()
+    inner.masks_bias, inner.norm.by_hand = masks_bias, None if masks_bias else "right"
+    network = nn.Sequential(inner)
+    optimizer = torch.optim.AdamW(network.parameters())
+    with ascend_dump.capture(network, path=path, steps="0-1", mode="all", data="stats", quiet=True):
+        for _ in range(2):
+            optimizer.zero_grad()
+            network(torch.randn(2, 6, WIDTH)).square().mean().backward()
+            optimizer.step()
+    return path
+
+
+def test_a_mask_of_a_gradient_that_is_zero_there_loses_no_gradient(tmp_path: Path) -> None:
+    """In the forward pass, one side applies the mask in the module, the other side around it."""
+    actual = train_biased(tmp_path / "actual", masks_bias=False)
+    found = ascend_dump.compare(actual, train_biased(tmp_path / "reference", masks_bias=True))
+    assert found.origins == ()
