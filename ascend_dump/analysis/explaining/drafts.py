@@ -105,7 +105,7 @@ class Draft:
         self.names: Optional[tuple[str, str]] = None
         #: At an operator that only one side runs: the input that reads its result and differs.
         self.seen: Optional[Pair] = None
-        #: At data of other sizes: the number of calls in which one side reads what the other reads in one; 0 if they do not.
+        #: The number of calls in which one side reads the data that the other side reads in one; 0 if they do not.
         self.parts = 0
         #: The adapter that one program keeps apart from such a parameter; None if there is none.
         self.adapter: Optional[AdapterRecords] = None

@@ -223,7 +223,8 @@ def test_statistics_show_that_two_calls_read_one_batch(
     found = ascend_dump.compare(*sides[:: -1 if swapped else 1])
     assert found.origins == ()
     [note] = found.aligned
-    assert note.startswith("one side reads ") and "in 2 parts, one part a call" in note
+    assert note.startswith("one side reads ")
+    assert "in 2 parts, one part a call" in note
     main(["compare", *map(str, sides)])
     assert "their rows are compared" in " ".join(capsys.readouterr().out.split())
     other = train(tmp_path / "other", loss=square, parts=2, shift=1.0, data="stats")
