@@ -119,8 +119,9 @@ def _is_of_rebuilt_forward(state: RankState, entered: EnteredStretch) -> bool:
     """
     if state.drafts[entered.number].pair.record.phase == "forward":
         return True
+    module = entered.stretch.module
     return any(
-        operator.phase == "forward" and operator.module == entered.stretch.module and computes(operator)
+        operator.phase == "forward" and operator.module == module and computes(operator)
         for other in state.stretches.all()
         for side in other.stretch.operators
         for operator in side
