@@ -97,6 +97,7 @@ def train(
     steps: int = 1,
     zero: bool = True,
     cast: bool = False,
+    data: str = "tensor",
     **optimizer: Any,
 ) -> Path:
     torch.manual_seed(seed)
@@ -104,7 +105,7 @@ def train(
     change(network)
     torch.manual_seed(1)
     chosen = torch.optim.AdamW(network.parameters(), **optimizer)
-    with ascend_dump.capture(network, path=path, steps=f"0-{steps - 1}", mode="all"):
+    with ascend_dump.capture(network, path=path, steps=f"0-{steps - 1}", mode="all", data=data):
         for _ in range(steps):
             if zero:
                 chosen.zero_grad()
@@ -402,6 +403,26 @@ def test_a_gradient_that_is_lost_begins_where_a_tensor_is_detached(tmp_path: Pat
     origin = found.origins[0]
     assert (origin.op_type, origin.module, origin.step) == ("aten::detach", "blocks.1", 0)
     assert origin.evidence[0] == "aten::detach runs in actual only"
+
+
+def test_a_small_gradient_that_is_lost_explains_what_a_norm_by_hand_makes_of_it(tmp_path: Path) -> None:
+    """Statistics show that the weight of the norm has another gradient, and hardly that what the norm reads differs."""
+
+    def with_term(of: Callable[[Tensor], Tensor]) -> Callable[[Any], Any]:
+        def change(network: Any) -> None:
+            terms = lambda normed: 0.02 * of(normed).sigmoid() + normed.tanh()  # noqa: E731
+            network.blocks[1].add = lambda x, normed, mixed: x + mixed + terms(normed)
+
+        return change
+
+    def detached(network: Any) -> None:
+        norms("right")(network)
+        with_term(Tensor.detach)(network)
+
+    actual = train(tmp_path / "actual", detached, data="stats")
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", with_term(lambda x: x), data="stats"))
+    assert found.origins
+    assert {origin.module for origin in found.origins} == {"blocks.1"}
 
 
 def test_triage_answers_with_the_first_wrong_module(tmp_path: Path) -> None:
