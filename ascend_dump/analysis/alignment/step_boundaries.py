@@ -6,7 +6,7 @@ are delimited differently, and contain one or several forward passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby
 from typing import Optional
@@ -17,7 +17,15 @@ from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
-__all__ = ["OperatorSteps", "are_parts_of_batches", "divided_steps", "may_be_divided", "may_be_parts_of_batches"]
+__all__ = [
+    "OperatorSteps",
+    "are_parts_of_batches",
+    "divided_steps",
+    "is_part",
+    "may_be_divided",
+    "may_be_parts_of_batches",
+    "parts_of",
+]
 
 #: Minimum ratio of the record counts of two paired steps from which the larger one may cover several steps.
 _MIN_RATIO = 1.5
@@ -90,27 +98,32 @@ def are_parts_of_batches(steps: OperatorSteps) -> bool:
     whole = _inputs_by_name(coarser[0])
     if not all(any(operator.phase == "backward" for operator in side[0]) for side in sides):
         return False
-    key = next((key for key, part in _inputs_by_name(finer[0]).items() if _is_part(part, whole.get(key))), None)
+    key = next((key for key, part in _inputs_by_name(finer[0]).items() if is_part(part, whole.get(key))), None)
     if key is None:
         return False
-    parts: list[Record] = []
-    rows, total = 0, (whole[key].shape or (0,))[0]
-    for operators in finer:
-        part = _inputs_by_name(operators).get(key)
-        if part is None or not _is_part(part, whole[key]):
-            return False
-        parts.append(part)
+    calls = (_inputs_by_name(operators).get(key) for operators in finer)
+    return bool(parts_of(calls, whole[key])) and not _is_updated(*finer[:2])
+
+
+def parts_of(parts: Iterable[Optional[Record]], whole: Record) -> list[Record]:
+    """Return the first of these tensors that together are all rows of another one; [] if none are, by statistics."""
+    found: list[Record] = []
+    rows, total = 0, (whole.shape or (0,))[0]
+    for part in parts:
+        if part is None or not is_part(part, whole):
+            return []
+        found.append(part)
         rows += (part.shape or (0,))[0]
         if rows >= total:
             break
-    return rows == total and _have_equal_statistics(parts, whole[key]) and not _is_updated(*finer[:2])
+    return found if rows == total and _have_equal_statistics(found, whole) else []
 
 
 def _inputs_by_name(operators: Sequence[Operator]) -> dict[tuple[str, int], Record]:
     return {(record.op_name, record.index): record for operator in operators for record in operator.inputs}
 
 
-def _is_part(part: Record, whole: Optional[Record]) -> bool:
+def is_part(part: Record, whole: Optional[Record]) -> bool:
     """Return True if one tensor has fewer rows than the other, and the same shape otherwise."""
     if whole is None or not part.shape or not whole.shape or part.dtype != whole.dtype:
         return False

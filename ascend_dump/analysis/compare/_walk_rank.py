@@ -141,6 +141,7 @@ def compare_rank(
     counts = (inside, left_out)
     crossed, mapped = progress.crossings, sorted(progress.mapped)
     aligned = () if row_finder is None else tuple(row_finder.notes())
+    aligned = (*aligned, *divergence.divided())
     if not of_program[0]:
         parts, of_updates = progress.updates.without_proven(parts)
         aligned = aligned if of_updates is None else (*aligned, of_updates)

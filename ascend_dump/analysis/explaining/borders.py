@@ -119,10 +119,10 @@ def _is_of_rebuilt_forward(state: RankState, entered: EnteredStretch) -> bool:
     """
     if state.drafts[entered.number].pair.record.phase == "forward":
         return True
+    module = entered.stretch.module
     return any(
-        operator.phase == "forward" and computes(operator)
+        operator.phase == "forward" and operator.module == module and computes(operator)
         for other in state.stretches.all()
-        if other.stretch.module == entered.stretch.module
         for side in other.stretch.operators
         for operator in side
     )

@@ -105,6 +105,8 @@ class Draft:
         self.names: Optional[tuple[str, str]] = None
         #: At an operator that only one side runs: the input that reads its result and differs.
         self.seen: Optional[Pair] = None
+        #: The number of calls in which one side reads the data that the other side reads in one; 0 if they do not.
+        self.parts = 0
         #: The adapter that one program keeps apart from such a parameter; None if there is none.
         self.adapter: Optional[AdapterRecords] = None
 
@@ -205,6 +207,8 @@ class Draft:
 
     @property
     def is_reported(self) -> bool:
+        if self.parts:
+            return False  # both programs read the same data
         if self.reaches_results is False or (self.ends_in_module and self.explains <= self.explained_inside):
             return False
         if self.changes_values or self.is_certain:

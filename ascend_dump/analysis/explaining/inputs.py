@@ -24,6 +24,7 @@ from ascend_dump.analysis.explaining.rank_state import (
 )
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import Border
+from ascend_dump.analysis.explaining.tracking.divided_data import number_of_parts
 from ascend_dump.analysis.explaining.tracking.local_results import (
     NO_COUNTERPART,
     MadeAlone,
@@ -395,6 +396,7 @@ class InputJudge:
             draft.summary = f"{{count}} inputs have other sizes, such as {label}: {pair.reason}"
         number = self._state.drafts.add(draft)
         if draft.is_of_size:
+            draft.parts = 0 if self._wiring is None else number_of_parts(match, pair, self._wiring.operators)
             self._state.arguments.add_sizes(pair, number)
         if kind == "wiring" and not hidden:
             self._state.wirings[match.reference.op_name, tuple(sources)] = number

@@ -17,6 +17,10 @@ __all__ = ["LAST", "Drafts", "importance"]
 #: Up to this number, differing parameters are reported by name; for more, only their number is reported.
 _FEW = 2
 _GRADIENT = ".grad"
+_DIVIDED = (
+    "one side reads {name} in {count} parts, one part a call, and the other side in one call: results of a part are no "
+    'results of the whole, so few tensors could be compared; with data="tensor" their rows are compared'
+)
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
 LAST = ("amplification", "uninitialised")
 
@@ -51,6 +55,11 @@ class Drafts:
     def are_undefined(self, causes: Collection[OriginNumber]) -> bool:
         """Return True if a difference follows from uninitialised memory, and from nothing else."""
         return bool(causes) and all(draft.kind == "uninitialised" for draft in self.of(causes))
+
+    def divided(self) -> list[str]:
+        """Return a sentence on the data that one side reads in parts; [] if there are none."""
+        divided = next((draft for draft in self._drafts if draft.parts), None)
+        return [] if divided is None else [_DIVIDED.format(name=divided.pair.record.label, count=divided.parts)]
 
     def origins(self, *, results_differ: bool = False) -> list[Origin]:
         """Return the origins, by `importance`, then in the order of the walk.

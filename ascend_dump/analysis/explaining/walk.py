@@ -354,6 +354,10 @@ class Divergence:
         """Return the parts that are built differently and agree, each once."""
         return list(self._rebuilt.values())
 
+    def divided(self) -> list[str]:
+        """Return a sentence on the data that one side reads in parts; [] if there are none."""
+        return self._state.drafts.divided()
+
     def origins(self, *, results_differ: bool = False) -> list[Origin]:
         """Return the origins, by `importance`, then in the order of the walk. results_differ: see `Drafts.origins`"""
         return self._state.drafts.origins(results_differ=results_differ)

@@ -97,6 +97,7 @@ def train(
     steps: int = 1,
     zero: bool = True,
     cast: bool = False,
+    data: str = "tensor",
     **optimizer: Any,
 ) -> Path:
     torch.manual_seed(seed)
@@ -104,7 +105,7 @@ def train(
     change(network)
     torch.manual_seed(1)
     chosen = torch.optim.AdamW(network.parameters(), **optimizer)
-    with ascend_dump.capture(network, path=path, steps=f"0-{steps - 1}", mode="all"):
+    with ascend_dump.capture(network, path=path, steps=f"0-{steps - 1}", mode="all", data=data):
         for _ in range(steps):
             if zero:
                 chosen.zero_grad()
@@ -404,6 +405,26 @@ def test_a_gradient_that_is_lost_begins_where_a_tensor_is_detached(tmp_path: Pat
     assert origin.evidence[0] == "aten::detach runs in actual only"
 
 
+def test_a_small_gradient_that_is_lost_explains_what_a_norm_by_hand_makes_of_it(tmp_path: Path) -> None:
+    """Statistics show that the weight of the norm has another gradient, and hardly that what the norm reads differs."""
+
+    def with_term(of: Callable[[Tensor], Tensor]) -> Callable[[Any], Any]:
+        def change(network: Any) -> None:
+            terms = lambda normed: 0.02 * of(normed).sigmoid() + normed.tanh()  # noqa: E731
+            network.blocks[1].add = lambda x, normed, mixed: x + mixed + terms(normed)
+
+        return change
+
+    def detached(network: Any) -> None:
+        norms("right")(network)
+        with_term(Tensor.detach)(network)
+
+    actual = train(tmp_path / "actual", detached, data="stats")
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", with_term(lambda x: x), data="stats"))
+    assert found.origins
+    assert {origin.module for origin in found.origins} == {"blocks.1"}
+
+
 def test_triage_answers_with_the_first_wrong_module(tmp_path: Path) -> None:
     """All blocks are built differently, and the last ones differ because of the second one."""
     train(tmp_path / "actual", scaled_first(1.5))
@@ -576,3 +597,55 @@ def test_a_part_that_agreed_is_judged_again_in_the_next_step(tmp_path: Path) -> 
     found = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
     assert found.origins == ()
     assert found.verdict in ("noise", "unmatched")
+
+
+class Biased(nn.Module):
+    """An attention with a learned bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(1, 1, 6, 6))
+
+    def forward(self, x: Tensor, later: Optional[Tensor] = None, mask: Optional[Tensor] = None) -> Tensor:
+        """later: where scores count nothing; mask: what is added to the scores instead."""
+        scores, bias = (x @ x.transpose(-1, -2))[:, None], self.bias.expand(len(x), 1, 6, 6)
+        if later is not None:
+            bias = torch.where(later, torch.tensor(float("-inf")), bias)
+        scores = scores + (bias if mask is None else bias + mask)
+        return scores.softmax(-1)[:, 0] @ x
+
+
+class BiasedNetwork(nn.Module):
+    masks_bias = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.attention = nn.Linear(WIDTH, WIDTH), Norm(WIDTH), Biased()
+
+    def forward(self, x: Tensor) -> Tensor:
+        later = torch.ones(6, 6, dtype=torch.bool).triu(1)
+        x = self.norm(self.first(x))
+        if self.masks_bias:
+            return self.attention(x, later=later)
+        return self.attention(x, mask=torch.where(later, torch.tensor(float("-inf")), torch.zeros(2, 1, 6, 6)))
+
+
+def train_biased(path: Path, *, masks_bias: bool) -> Path:
+    torch.manual_seed(0)
+    inner = BiasedNetwork()
+    inner.masks_bias, inner.norm.by_hand = masks_bias, None if masks_bias else "right"
+    network = nn.Sequential(inner)
+    optimizer = torch.optim.AdamW(network.parameters())
+    with ascend_dump.capture(network, path=path, steps="0-1", mode="all", data="stats", quiet=True):
+        for _ in range(2):
+            optimizer.zero_grad()
+            network(torch.randn(2, 6, WIDTH)).square().mean().backward()
+            optimizer.step()
+    return path
+
+
+def test_a_mask_of_a_gradient_that_is_zero_there_loses_no_gradient(tmp_path: Path) -> None:
+    """In the forward pass, one side applies the mask in the module, the other side around it."""
+    actual = train_biased(tmp_path / "actual", masks_bias=False)
+    found = ascend_dump.compare(actual, train_biased(tmp_path / "reference", masks_bias=True))
+    assert found.origins == ()

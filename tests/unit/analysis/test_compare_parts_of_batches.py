@@ -211,3 +211,23 @@ def test_two_parameters_of_one_shape_are_no_pair(tmp_path: Path, data: str) -> N
     actual = run_recurrent(tmp_path / "actual", by_hand=True, data=data)
     found = ascend_dump.compare(actual, run_recurrent(tmp_path / "reference", data=data))
     assert "parameter" not in {origin.kind for origin in found.origins}
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_statistics_show_that_two_calls_read_one_batch(
+    tmp_path: Path, swapped: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing names the data as the cause; with other data it is."""
+    reference = train(tmp_path / "reference", loss=square, data="stats")
+    sides = train(tmp_path / "actual", loss=square, parts=2, data="stats"), reference
+    found = ascend_dump.compare(*sides[:: -1 if swapped else 1])
+    assert found.origins == ()
+    [note] = found.aligned
+    assert note.startswith("one side reads ")
+    assert "in 2 parts, one part a call" in note
+    main(["compare", *map(str, sides)])
+    assert "their rows are compared" in " ".join(capsys.readouterr().out.split())
+    other = train(tmp_path / "other", loss=square, parts=2, shift=1.0, data="stats")
+    found = ascend_dump.compare(*(other, reference)[:: -1 if swapped else 1])
+    assert found.origins[0].kind == "input"
+    assert found.aligned == ()
