@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Optional
 
@@ -43,8 +44,8 @@ class MemorySources:
     def __init__(self, side: int) -> None:
         self._side = side
         self._sources: dict[int, int] = {}
-        #: By storage: the positions of the compared operators that write to it.
-        self._writers: dict[int, set[int]] = {}
+        #: By storage: the positions of the compared operators that write to it, in ascending order.
+        self._writers: dict[int, list[int]] = {}
 
     def pass_through(self, operator: Operator) -> None:
         """Note the memory from which the outputs of a left-out operator come.
@@ -71,7 +72,9 @@ class MemorySources:
         for record in operator.outputs if writes(operator.op_type) else ():
             storage = storage_of(record)
             if storage is not None:
-                self._writers.setdefault(self._sources.get(storage[0], storage[0]), set()).add(operator.position)
+                writers = self._writers.setdefault(self._sources.get(storage[0], storage[0]), [])
+                if operator.position not in writers[-1:]:
+                    writers.append(operator.position)
 
     def placed(self, record: Record, operator: Operator) -> Record:
         """Return a record of tokens of an operator, with the memory from which its values come."""
@@ -93,6 +96,6 @@ class MemorySources:
             return None
         memory = self._sources.get(storage[0], storage[0])
         end = operator.position + (record.io == "output")
-        count = sum(position < end for position in self._writers.get(memory, ()))
+        count = bisect_left(self._writers.get(memory, ()), end)
         record.attrs.update(storage=memory, version=count)
         return (self._side, memory, count)
