@@ -116,7 +116,7 @@ def parts_of(parts: Iterable[Optional[Record]], whole: Record) -> list[Record]:
         rows += (part.shape or (0,))[0]
         if rows >= total:
             break
-    return found if rows == total and _have_equal_statistics(found, whole) else []
+    return found if found and rows == total and _have_equal_statistics(found, whole) else []
 
 
 def _inputs_by_name(operators: Sequence[Operator]) -> dict[tuple[str, int], Record]:
