@@ -325,10 +325,12 @@ def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
     """
     from ascend_dump.analysis.compare import Rules
     from ascend_dump.analysis.explaining.page_facts import changed_finding, origin_finding
-    from ascend_dump.report.findings import short_lines, text_lines
+    from ascend_dump.report.findings import agreement, short_lines, text_lines
     from ascend_dump.report.tables import escape, folded
 
     lines = [_answer(comparison)]
+    if not comparison.origins and comparison.verdict in ("structure", "different"):
+        lines += folded(agreement(comparison.verdict, comparison.counts), sys.stdout, 2)
     omitted = [f"{count} {reason}" for reason, count in comparison.omitted.items() if full and count]
     for note in (*_notes(comparison, full=full), *([f"tensors not compared: {', '.join(omitted)}"] if omitted else ())):
         lines += folded(escape(note), sys.stdout, 2)

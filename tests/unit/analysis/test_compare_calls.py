@@ -149,6 +149,26 @@ class TestNumbersOfARun:
         assert [(one.kind, one.op_name) for one in found.origins] == [("structure", "layers.0/constant_pad_nd_0")]
         assert told(found) == [("layers.1/constant_pad_nd_0", ("pad: [0, 8] here, [0, 4] in the reference",), 1)]
 
+    @pytest.mark.parametrize(
+        ("axis", "eps", "size", "is_told"),
+        [(1, 1e-3, 8, False), (1, 1e-3 * (1 + 1e-8), 8, False), (0, 1e-3, 8, True), (1, 1.1e-3, 8, True)],
+    )
+    def test_one_value_in_two_notations_is_not_told(
+        self, tmp_path: Path, axis: int, eps: float, size: int, is_told: bool
+    ) -> None:
+        """Behind an origin, all of these operators read another tensor."""
+
+        def body(axis: int, eps: float, size: int) -> Body:
+            return lambda x: x.mean(axis, keepdim=True).add(torch.ones(()), alpha=eps).expand(8, 16).view(size, 16)
+
+        def with_eps(path: Path, first: float, body: Body) -> Path:
+            return dump(path, lambda x: body(x), first, 1e-5, 1e-5, steps=1)
+
+        wrong = with_eps(tmp_path / "wrong", 1e-2, body(axis, eps, size))
+        found = ascend_dump.compare(wrong, with_eps(tmp_path / "right", 1e-5, body(-1, 1e-3, -1)))
+        assert found.origins
+        assert bool(found.changed) == is_told
+
 
 class TestTheBackwardPass:
     @pytest.mark.parametrize(

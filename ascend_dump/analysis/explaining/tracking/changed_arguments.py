@@ -16,7 +16,7 @@ from ascend_dump.analysis.explaining.origins import Drafts
 from ascend_dump.analysis.explaining.results import ChangedCall, Pair
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
-from ascend_dump.analysis.operators.names import moves_elements
+from ascend_dump.analysis.operators.names import is_view, moves_elements
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import TO_NUMBER, operator_class
 from ascend_dump.analysis.pairing.matches import Match
@@ -200,9 +200,9 @@ class ChangedArguments:
         if not differing or self.forward_origins(operator) or self._causes_of_numbers(differing):
             return
         self.add_forward(operator, *origins)
-        texts = _texts(differing)
-        call = operator.op_name, texts
-        if call not in self._origins and call not in self._listed:
+        call = operator.op_name, _texts(differing)
+        texts = _texts(argument for argument in differing if not _is_notation(argument, operator))
+        if texts and call not in self._origins and call not in self._listed:
             self._listed.add(call)
             self._changed.setdefault((operator_class(operator.op_type), texts), []).append(pair)
 
@@ -267,6 +267,20 @@ def _is_setting(argument: DifferingArgument) -> bool:
         return "dtype" not in argument.name
     are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     return are_numbers and any(isinstance(value, float) for value in values) and not argument.is_rounding
+
+
+def _is_notation(argument: DifferingArgument, operator: Operator) -> bool:
+    """Return True for one value in two notations: a rounded number, an axis from the end, or a size to compute."""
+    values = argument.actual, argument.reference
+    here, there = (value if isinstance(value, list) else [value] for value in values)
+    if argument.is_rounding:
+        return True
+    if len(here) != len(there) or not all(type(number) is int for number in (*here, *there)) or not operator.inputs:
+        return False
+    if argument.is_axis:
+        axes = len(operator.inputs[0].shape or ()) or 1
+        return all(a % axes == b % axes for a, b in zip(here, there))
+    return is_view(operator.op_type) and all(a == b or -1 in (a, b) for a, b in zip(here, there))
 
 
 def _call_of(match: Match) -> Optional[_Call]:
