@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Optional
 
+from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator, parameter_name, storage_of
 from ascend_dump.analysis.operators.properties import writes
-from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, InputSource, layout_of
+from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, InputSource, Made, layout_of
 from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.reading import Record
 
@@ -125,8 +126,15 @@ class Wiring:
         if self.partners[0].get(roots[0].position) == roots[1].position and roots[0].output == roots[1].output:
             if layout_of(a) != layout_of(b):
                 return True, [f"reads another part of {names[0]} than in the reference, or its axes in another order"]
+            if self._is_rearranged(0, roots[0], a) or self._is_rearranged(1, roots[1], b):
+                return True, [f"reads {names[0]} with its rows or axes in another order than in the reference"]
             return False, [f"made by {names[0]}, and {CHANGED}"]
         return True, [f"reads {names[0]} here, {names[1]} in the reference"]
+
+    def _is_rearranged(self, side: int, root: Made, record: Record) -> bool:
+        """Return True if a tensor has the elements of the tensor that it is a view of in another order."""
+        outputs = self.operators[side][root.position].outputs
+        return root.output < len(outputs) and are_rearranged(outputs[root.output], record)
 
     def enclosing(self, match: Match) -> list[tuple[Operator, Operator]]:
         """Return the calls of the modules around a module in dumps of `level="module"`, outermost first.

@@ -649,3 +649,33 @@ def test_a_mask_of_a_gradient_that_is_zero_there_loses_no_gradient(tmp_path: Pat
     actual = train_biased(tmp_path / "actual", masks_bias=False)
     found = ascend_dump.compare(actual, train_biased(tmp_path / "reference", masks_bias=True))
     assert found.origins == ()
+
+
+class OfLibrary(nn.Module):
+    """The attention of PyTorch with the weights of another one. Its products have rows in the order of tokens."""
+
+    def __init__(self, other: Attention, shift: int) -> None:
+        super().__init__()
+        self.inner, self.shift = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True), shift
+        with torch.no_grad():
+            self.inner.in_proj_weight.copy_(other.qkv.weight)
+            self.inner.in_proj_bias.copy_(other.qkv.bias)
+        self.inner.out_proj.load_state_dict(other.out.state_dict())
+
+    def forward(self, x: Tensor) -> Tensor:
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        return self.inner(x, x, x, attn_mask=later, need_weights=False)[0].roll(self.shift, 1)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+def test_rows_in_another_order_are_no_other_parameter(tmp_path: Path, data: str, shift: int) -> None:
+    def change(network: Any) -> None:
+        for number, block in enumerate(network.blocks):
+            block.attention = OfLibrary(block.attention, shift if number == 1 else 0)
+
+    actual = train(tmp_path / "actual", change, data=data)
+    found = ascend_dump.compare(actual, train(tmp_path / "reference", data=data))
+    assert "parameter" not in {origin.kind for origin in found.origins}
+    assert not any("changed since" in line for origin in found.origins for line in origin.evidence)
+    assert bool(found.origins) == bool(shift), [(o.kind, o.op_name, o.evidence) for o in found.origins]
