@@ -1,6 +1,6 @@
 """Measure `ascend_dump.compare` on the set: one line a case, and a table.
 
-PYTHONPATH decides which tree of ascend_dump is measured.
+PYTHONPATH selects the tree of ascend_dump that is measured.
 """
 
 from __future__ import annotations

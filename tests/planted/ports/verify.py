@@ -1,4 +1,4 @@
-"""Verify in float64, without the tool, that harmless ports agree with their references, and what faults change."""
+"""Verify in float64, without the tool, that harmless ports agree with their references, and that faults act."""
 
 from __future__ import annotations
 

@@ -14,19 +14,15 @@ _FOLDER = Path(__file__).parent
 
 
 def is_right(origin: Found, case: Case, data: str) -> bool:
-    """Return whether an engineer would accept the origin: by a line of either program, or by a module of either."""
-    if marked_lines(_FOLDER).get(case.marker, set()) & set(origin.sources):
-        return True
+    """Return true if an engineer would accept the origin: by a line of either program, or by a module of either."""
     truth = case.truth
+    is_marked = bool(marked_lines(_FOLDER).get(case.marker, set()) & set(origin.sources))
+    if is_marked and (not truth.within or any(matches(truth.within, module) for module in origin.modules)):
+        return True
     modules = truth.modules + (truth.readers if data == "modules" else ())
     return any(
         matches(modules, module) or matches(truth.operators, f"{module}:{origin.operator}") for module in origin.modules
     )
-
-
-def _is_near(origin: Found, case: Case, names: set[str]) -> bool:
-    accepted = SimpleNamespace(modules=case.truth.modules + case.truth.readers)
-    return any(is_near(SimpleNamespace(module=module), accepted, names) for module in origin.modules)
 
 
 def outcome(case: Case, verdict: str, origins: list[Found], names: set[str], data: str) -> str:
@@ -41,6 +37,7 @@ def outcome(case: Case, verdict: str, origins: list[Found], names: set[str], dat
         return "none"
     if is_right(origins[0], case, data):
         return "right"
-    if _is_near(origins[0], case, names):
+    accepted = SimpleNamespace(modules=case.truth.modules + case.truth.readers)
+    if is_near(origins[0], accepted, names):
         return "module-right"
     return "later" if any(is_right(origin, case, data) for origin in origins[1:]) else "wrong"

@@ -28,12 +28,14 @@ class Truth:
     modules     patterns of the module path (the whole path) in either program
     operators   patterns of `module path:type of operator`
     readers     patterns of module paths that dumps of modules can show at best: the readers of a wrong tensor
+    within      patterns of module paths in which the marked lines count, because all layers run them; empty for all
     visible     false if inputs and outputs of modules cannot show it
     """
 
     modules: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
     visible: bool = True
 
 

@@ -108,6 +108,7 @@ def port(fault: str) -> Program:
 
 _ATTENTION = Truth(
     modules=(r"deberta\.encoder\.layer\.1\.attention\.self",),
+    within=(r"deberta\.encoder\.layer\.1\.attention\.self",),
     readers=(r"deberta\.encoder\.layer\.1\.attention\.output\.dense",),
 )
 NETWORK = Network("deberta", reference, port, {"scale": _ATTENTION, "p2c": _ATTENTION})

@@ -130,8 +130,12 @@ NETWORK = Network(
     reference,
     port,
     {
-        "scale": Truth(modules=(r"blocks\.1\.attention_out", _PROJECTION)),
-        "qk": Truth(modules=(_ATTENTION,), readers=(r"blocks\.1\.attention_out", _PROJECTION)),
+        "scale": Truth(
+            modules=(r"blocks\.1\.attention_out", _PROJECTION), within=(r"blocks\.1\.attention_out", _PROJECTION)
+        ),
+        "qk": Truth(
+            modules=(_ATTENTION,), within=(r"blocks\.1", _ATTENTION), readers=(r"blocks\.1\.attention_out", _PROJECTION)
+        ),
         "shift": Truth(modules=(r"base_model\.model",), readers=("",)),
     },
 )

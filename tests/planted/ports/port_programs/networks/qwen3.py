@@ -57,7 +57,7 @@ class Norm(nn.Module):
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x[..., :4], x[..., 4:]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)  # place: qwen3_rope
 
 
 class Block(nn.Module):
@@ -90,7 +90,7 @@ class Block(nn.Module):
             query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, enable_gqa=True
         )
         hidden = hidden + self.out(mixed.transpose(1, 2).reshape(batch, length, 32))
-        gate, up = functional.linear(self.norm2(hidden), self.gate_up).chunk(2, -1)
+        gate, up = functional.linear(self.norm2(hidden), self.gate_up).chunk(2, -1)  # place: qwen3_swap
         if self.fault == "swap":
             product = functional.silu(up) * gate  # planted: qwen3_swap
         else:
@@ -134,9 +134,11 @@ NETWORK = Network(
     {
         "rope": Truth(
             modules=(r"model\.layers\.1\.self_attn",),
+            within=(r"blocks\.1", r"model\.layers\.1\.self_attn"),
             readers=(r"blocks\.1\.out", r"model\.layers\.1\.self_attn\.o_proj"),
         ),
         "swap": Truth(
+            within=(r"blocks\.1", r"model\.layers\.1\.mlp(\.gate_proj|\.up_proj)?"),
             modules=(r"model\.layers\.1\.mlp(\.act_fn|\.down_proj)?", r"blocks\.1\.down"),
         ),
     },

@@ -137,12 +137,12 @@ NETWORK = Network(
     reference,
     port,
     {
-        "eps": Truth(modules=_NORM),
+        "eps": Truth(modules=_NORM, within=_NORM),
         "resid": Truth(
             modules=(r"layer3\.0\.act3",),
             operators=(r"layer3\.0:aten::add_?",),
             readers=(r"blocks\.2", r"layer3\.0"),
         ),
-        "unbiased": Truth(modules=_NORM, visible=False),
+        "unbiased": Truth(modules=_NORM, within=_NORM, visible=False),
     },
 )

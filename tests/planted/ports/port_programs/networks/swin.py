@@ -122,6 +122,7 @@ def port(fault: str) -> Program:
 
 _BLOCK = r"layers\.0\.blocks\.1"
 _READERS = (_BLOCK + r"(\.source)?\.attn\.proj", _BLOCK + r"\.attention(\.source\.proj)?")
+_WITHIN = (_BLOCK + r"(\.attention|\.attn)?",)
 NETWORK = Network(
     "swin",
     reference,
@@ -131,14 +132,18 @@ NETWORK = Network(
             modules=(_BLOCK + r"\.attn\.softmax",),
             operators=(_BLOCK + r"\.attn:aten::(add|_?softmax)",),
             readers=_READERS,
+            within=_WITHIN,
         ),
-        "sig": Truth(operators=(_BLOCK + r"\.attn:aten::(sigmoid|mul|add)_?",), readers=_READERS),
+        "sig": Truth(operators=(_BLOCK + r"\.attn:aten::(sigmoid|mul|add)_?",), readers=_READERS, within=_WITHIN),
         "roll": Truth(
             operators=(_BLOCK + r":aten::roll",),
+            within=_WITHIN,
             readers=(_BLOCK + r"(\.attention|\.attn)?(\.source)?(\.attn)?(\.qkv|\.norm1)?",),
         ),
         "cos": Truth(
-            operators=(_BLOCK + r"\.attn:aten::(linalg_vector_norm|norm|clamp_min|div|matmul|bmm).*",), readers=_READERS
+            operators=(_BLOCK + r"\.attn:aten::(linalg_vector_norm|norm|clamp_min|div|matmul|bmm).*",),
+            readers=_READERS,
+            within=_WITHIN,
         ),
     },
 )
