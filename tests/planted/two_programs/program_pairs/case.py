@@ -133,10 +133,10 @@ def build(name: str, edits: tuple[Edit, ...]) -> Program:
 
 
 @cache
-def marked_lines() -> dict[str, set[tuple[str, int]]]:
+def marked_lines(folder: Path = _FOLDER) -> dict[str, set[tuple[str, int]]]:
     """Return the file names and line numbers of each marker: all lines of the statement that it stands on."""
     lines: dict[str, set[tuple[str, int]]] = {}
-    for path in sorted(_FOLDER.rglob("*.py")):
+    for path in sorted(folder.rglob("*.py")):
         code = path.read_text(encoding="utf-8")
         statements = [
             (node.lineno, node.end_lineno or node.lineno)

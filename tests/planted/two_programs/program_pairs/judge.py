@@ -22,7 +22,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class Found:
-    """One origin as plain values."""
+    """One origin as plain values; `modules` are those of the origin and of its records."""
 
     operator: str
     kind: str
@@ -31,6 +31,7 @@ class Found:
     sources: tuple[Place, ...]
     parameters: tuple[str, ...]
     evidence: str
+    modules: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -48,6 +49,7 @@ def found_of(origin: Any, prefix: str) -> Found:
     records = [record for record in (origin.pair.actual, origin.pair.reference) if record is not None]
     places = [_place(source) for source in (origin.source, *(record.source for record in records))]
     parameters = [getattr(record, "parameter", None) for record in records]
+    modules = [(each or "").removeprefix(prefix) for each in (origin.module, *(record.module for record in records))]
     return Found(
         operator=str(origin.op_type),
         kind=str(origin.kind),
@@ -56,6 +58,7 @@ def found_of(origin: Any, prefix: str) -> Found:
         sources=tuple(dict.fromkeys(place for place in places if place)),
         parameters=tuple(name.removeprefix(prefix) for name in parameters if name),
         evidence=" | ".join(str(line) for line in origin.evidence),
+        modules=tuple(dict.fromkeys(modules)),
     )
 
 
@@ -74,7 +77,7 @@ def _in_network(found: Found) -> bool:
     return not any(place[0] in _OUTSIDE or place in _outside_lines() for place in found.sources)
 
 
-def _matches(patterns: tuple[str, ...], text: str) -> bool:
+def matches(patterns: tuple[str, ...], text: str) -> bool:
     return any(re.fullmatch(pattern, text) for pattern in patterns)
 
 
@@ -85,18 +88,18 @@ def is_right(found: Found, truth: Truth) -> bool:
         counts = marker != "network_call" or found.kind == "input" or not found.module
         if counts and marked_lines().get(marker, set()) & set(found.sources):
             return True
-    if _matches(truth.modules, found.module) and (found.module or _in_network(found)):
+    if matches(truth.modules, found.module) and (found.module or _in_network(found)):
         return True
-    if any(_matches(truth.parameters, name) for name in found.parameters):
+    if any(matches(truth.parameters, name) for name in found.parameters):
         return True
     if any(re.search(word, found.evidence) for word in truth.words):
         return True
-    return not found.module and _matches(truth.operators, found.operator)
+    return not found.module and matches(truth.operators, found.operator)
 
 
-def _is_near(found: Found, truth: Truth, modules: set[str]) -> bool:
+def is_near(found: Found, truth: Truth, modules: set[str]) -> bool:
     """Return whether the module is inside of an accepted one, or around it by at most two levels."""
-    accepted = {name for name in modules if name and _matches(truth.modules, name)}
+    accepted = {name for name in modules if name and matches(truth.modules, name)}
     if not found.module:
         return False
     if any(found.module.startswith(f"{name}.") for name in accepted):
@@ -118,7 +121,7 @@ def reads_first(found: Found, truth: Truth, readers: set[str]) -> bool:
     For dumps of modules: of a wrong line between two calls of modules they show no more than this.
     """
     parents = [found.module[: at.start()] for at in re.finditer(r"\.", found.module)]
-    return found.module in readers and any(_matches(truth.modules, parent) for parent in ("", *parents))
+    return found.module in readers and any(matches(truth.modules, parent) for parent in ("", *parents))
 
 
 def outcome(case: Case, verdict: str, origins: list[Found], modules: set[str], readers: set[str]) -> str:
@@ -133,6 +136,6 @@ def outcome(case: Case, verdict: str, origins: list[Found], modules: set[str], r
         return "none"
     if is_right(origins[0], case.truth) or reads_first(origins[0], case.truth, readers):
         return "right"
-    if _is_near(origins[0], case.truth, modules):
+    if is_near(origins[0], case.truth, modules):
         return "module-right"
     return "later" if any(is_right(origin, case.truth) for origin in origins[1:]) else "wrong"
