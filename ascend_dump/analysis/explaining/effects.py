@@ -29,7 +29,7 @@ from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, Mad
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.reading import Record
 
-__all__ = ["Effects"]
+__all__ = ["Effects", "reached_by_values"]
 
 #: A difference that another part cancels is this many times smaller behind that part.
 _TIMES_LESS = 10.0
@@ -70,6 +70,7 @@ class Effects:
         earlier: Collection[OriginNumber] = (),
         sizes: Collection[OriginNumber] = (),
         alone: Collection[OriginNumber] = (),
+        ended: Collection[OriginNumber] = (),
     ) -> tuple[set[OriginNumber], set[Node]]:
         """Return the origins whose differences reach a result, and all nodes that lead to a result.
 
@@ -81,6 +82,7 @@ class Effects:
         sizes: origins at inputs of other sizes, such as parts of a batch. They reach only results that no other origin
             explains
         alone: origins of differences that no other origin explained when they began
+        ended: origins whose differences ended in an earlier step. They reach only results that no other origin explains
         """
         all_edges = [(node, follower) for node in self._nodes() for follower in self._followers(node)]
         edges = [edge for edge in all_edges if not any(node in self._uncertain for node in edge if node is not None)]
@@ -96,10 +98,11 @@ class Effects:
         leading = leading_nodes(edge for edge in edges if not (edge in crossing and self._causes(edge[1]) & proven))
         others = proven - {*sizes}
         unexplained = leading_nodes(edge for edge in edges if edge[1] is not None or not self._causes(edge[0]) & others)
+        lasting = leading_nodes(edge for edge in edges if not self._is_explained(edge, proven.difference(ended)))
         reached = {
             number
             for number, node in origins
-            if node in leading
+            if node in (lasting if number in ended else leading)
             and (number in alone or not (self._causes(node) - {number}) & proven)
             and (number not in sizes or node in unexplained)
         }
@@ -127,6 +130,11 @@ class Effects:
         cancelled -= remaining
         for position, differing in self.differing.items():
             yield from ((number, position) for number in differing.causes & cancelled)
+
+    def _is_explained(self, edge: tuple[Node, Optional[Node]], proven: Set[OriginNumber]) -> bool:
+        """Return True if a proven origin explains the node that follows, or the result of a node."""
+        node, follower = edge
+        return bool(self._causes(node if follower is None else follower) & proven)
 
     def _is_read_alone(self, differing: Differing) -> bool:
         """Return True if an operator without a partner reads an output that differs."""
@@ -277,6 +285,19 @@ class Effects:
             return True
         reordered = self.reordered.in_order_of_reference(a, self.flows)
         return reordered is not None and self.agree(reordered, b)
+
+
+def reached_by_values(origins: Sequence[tuple[OriginNumber, Node]], leading: Set[Node]) -> set[OriginNumber]:
+    """Return the origins that lead to a result by a tensor that was compared and differs.
+
+    A part from which nothing was compared leads to results too, but that alone does not prove that its values differ:
+    if its differences ended in an earlier step, they count as ended.
+    """
+    return {
+        number
+        for number, node in origins
+        if node in leading and not (isinstance(node, EnteredStretch) and node.is_open)
+    }
 
 
 def _is_smaller_behind(differing: Differing) -> bool:

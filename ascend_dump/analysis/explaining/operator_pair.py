@@ -10,6 +10,7 @@ from ascend_dump.analysis.explaining.input_evidence import is_compared
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.stretches import Border
 from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, InputNoise, OriginNumber
+from ascend_dump.analysis.numerics.tensor_pair import are_of_other_integers
 from ascend_dump.analysis.operators.operator import is_read_for
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.operators.undefined_outputs import written_inputs
@@ -85,6 +86,15 @@ class OperatorPair:
     def has_equal_inputs(self) -> bool:
         """True if all inputs with a defined value were compared and are equal."""
         return all(pair.verdict == "equal" or pair.undefined for pair in self.inputs)
+
+    @property
+    def integers(self) -> list[str]:
+        """The evidence of equal inputs in other types of integers: flags and numbers index in other ways."""
+        return [
+            f"{pair.record.label}: {pair.reason}"
+            for pair in self.inputs
+            if pair.verdict == "equal" and are_of_other_integers(pair.actual, pair.reference)
+        ]
 
     @property
     def is_blind(self) -> bool:

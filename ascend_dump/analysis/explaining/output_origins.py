@@ -115,6 +115,7 @@ def _draft(state: RankState, operators: OperatorPair, pair: Pair, arguments: Seq
         *state.arguments.forward_evidence(match.reference),
     ]
     kind = _origin_kind(operators, pair, inputs, bool(arguments))
+    evidence += operators.integers
     if operators.is_replaced:
         evidence.append(f"{match.actual.op_type} in actual, {match.reference.op_type} in the reference")
     has_same_state = same_generator(match.actual, match.reference) if kind == "random" else None
@@ -202,7 +203,7 @@ def _call_key(operator: Operator, arguments: Sequence[str]) -> Optional[Hashable
 def _origin_kind(operators: OperatorPair, pair: Pair, inputs: InputEvidence, has_arguments: bool) -> str:
     """Return the kind of the origin. has_arguments: the two calls have different arguments."""
     op_type = operators.match.reference.op_type
-    if operators.is_replaced or pair.verdict == "structure" or has_arguments:
+    if operators.is_replaced or pair.verdict == "structure" or has_arguments or operators.integers:
         return "structure"
     if operators.match.reference.function in RANDOM:
         return "random"

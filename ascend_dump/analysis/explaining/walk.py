@@ -21,7 +21,7 @@ from ascend_dump.analysis.explaining.api_calls import ApiCalls
 from ascend_dump.analysis.explaining.borders import disregard, judge_border, leave, note_agreement
 from ascend_dump.analysis.explaining.differing import Differing
 from ascend_dump.analysis.explaining.drafts import Draft, stretch_draft
-from ascend_dump.analysis.explaining.effects import Effects
+from ascend_dump.analysis.explaining.effects import Effects, reached_by_values
 from ascend_dump.analysis.explaining.inputs import InputJudge
 from ascend_dump.analysis.explaining.left_states import LeftStates
 from ascend_dump.analysis.explaining.operator_pair import OperatorPair
@@ -38,7 +38,7 @@ from ascend_dump.analysis.judging.input_noise import NO_ORIGINS, OriginNumber
 from ascend_dump.analysis.judging.noise import NoiseJudge
 from ascend_dump.analysis.judging.second_run import Spread
 from ascend_dump.analysis.judging.verdict import Rules
-from ascend_dump.analysis.numerics.tensor_pair import Types
+from ascend_dump.analysis.numerics.tensor_pair import Types, are_of_other_integers
 from ascend_dump.analysis.operators.arguments import commutes
 from ascend_dump.analysis.operators.names import without_counterpart
 from ascend_dump.analysis.operators.next_request import is_of_module
@@ -52,6 +52,7 @@ from ascend_dump.analysis.replay.rerun import Rerun
 __all__ = ["Divergence"]
 
 _SAME_RESULT = "made by different operators, and its reader returns the same"
+_OTHER_INTEGERS = "the same numbers in another type of integers"
 _ENDS = "built differently, and everything that is computed from it agrees"
 #: The largest relative error of inputs by which the order of the inputs of a commutative operator is recognised.
 _NEAR = 1e-3
@@ -306,7 +307,9 @@ class Divergence:
         earlier = {number for number, _ in state.rebuilt if state.drafts[number].reaches_results}
         sizes = {number for number, _ in origins if state.drafts[number].is_of_size}
         alone = {number for number, _ in origins if state.drafts[number].begins_alone}
-        reached, leading = effects.of(origins, earlier, sizes, alone)
+        ended = {number for number, _ in origins if state.drafts[number].reaches_results is False}
+        reached, leading = effects.of(origins, earlier, sizes, alone, ended)
+        reached -= ended - reached_by_values(origins, leading) - causes
         ending = {number for number, _ in origins} - reached
         for number, node in origins:
             is_judged_later = False
@@ -344,6 +347,8 @@ class Divergence:
 
     def final(self, pair: Pair) -> Pair:
         """Return a pair of the step with its verdict after the whole step is known."""
+        if pair.verdict == "equal" and are_of_other_integers(pair.actual, pair.reference):
+            return replace(pair, verdict="noise", reason=_OTHER_INTEGERS)
         # An input that only one side has, such as a bias, is a part of what is built differently.
         ends = id(pair) in self._ending and (
             pair.differs or (pair.verdict == "unmatched" and pair.record.io == "input")

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-__all__ = ["AlignedParts", "Difference", "Differences", "Types", "identity_of", "type_of"]
+__all__ = [
+    "AlignedParts",
+    "Difference",
+    "Differences",
+    "Types",
+    "are_of_other_integers",
+    "identity_of",
+    "type_of",
+]
 
 #: For actual and for the reference: the types in which the program has a tensor and its views, by `identity_of`.
 Types = tuple[Mapping[Hashable, Collection[Optional[str]]], Mapping[Hashable, Collection[Optional[str]]]]
@@ -174,6 +182,8 @@ class Differences:
         if not typed_alike and not cast:
             is_float = float_kind(a.dtype or "") is not None and float_kind(b.dtype or "") is not None
             text = f"{a.dtype} instead of {b.dtype}"
+            if are_of_other_integers(a, b) and not (lower or numbers.unequal):
+                return Difference("equal", f"{text}, of the same values", identities, layout=layout)
             return Difference("structure", text, identities, numbers, lower, is_float, layout)
         if read.same:
             return Difference("equal", contents=identities, layout=layout)
@@ -302,6 +312,12 @@ def _rounded_to(record: Record) -> str:
         if float_kind(stored) is not None:
             return stored
     return record.dtype or ""
+
+
+def are_of_other_integers(*records: Optional[Record]) -> bool:
+    """Return True if two tensors have different types of integers or flags, such as int64 and bool."""
+    types = {record.dtype or "" for record in records if record is not None}
+    return len(types) > 1 and all(name == "bool" or name.startswith(("int", "uint")) for name in types)
 
 
 def shape_text(shape: Optional[tuple[int, ...]]) -> str:

@@ -11,6 +11,7 @@ from ascend_dump.analysis.numerics.device_formats import shape_in_model
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import in_any_order
+from ascend_dump.analysis.operators.names import is_source
 from ascend_dump.analysis.operators.next_request import is_of_module, is_update
 from ascend_dump.analysis.operators.operator import Operator, module_of
 from ascend_dump.analysis.operators.properties import operator_class
@@ -185,12 +186,13 @@ def _call_and_axes(operator: Operator) -> Hashable:
 
 
 def _effect(operator: Operator) -> Hashable:
-    """Return the phase, True if the operator computes, for each output True if it has floats, and the shapes.
+    """Return the phase, what the operator does, for each output True if it has floats, and the shapes.
 
-    So views are not paired with operators that compute, nor flags with numbers.
+    So operators that compute, views and copies, and constants are paired among themselves only; nor are flags paired
+    with numbers.
     """
     are_floats = tuple([float_kind(record.dtype or "") is not None for record in operator.outputs])
-    return (operator.phase, computes(operator), are_floats, _shapes(operator))
+    return (operator.phase, computes(operator), is_source(operator.op_type), are_floats, _shapes(operator))
 
 
 def _name(operator: Operator) -> Optional[Hashable]:

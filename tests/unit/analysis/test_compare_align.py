@@ -123,3 +123,19 @@ def test_branches_may_run_in_another_order() -> None:
     assert [match.actual.op_name for match in found] == [match.reference.op_name for match in found]
     assert len(found) == len(rows)
     assert {match.how for match in found} >= {"name"}
+
+
+@pytest.mark.parametrize(
+    ("op_type", "other", "are_paired"),
+    [
+        ("aten::detach", "aten::zeros_like", False),
+        ("aten::clone", "aten::detach", True),
+        ("aten::zeros_like", "aten::ones_like", True),
+        ("aten::gelu", "aten::silu", True),
+    ],
+)
+def test_only_operators_that_do_the_same_are_paired_by_order(op_type: str, other: str, are_paired: bool) -> None:
+    """Views and copies have the values of their input, and constants have their own."""
+    rows = [("aten::mm", "a", (4, 4)), (op_type, "b", (4, 4)), ("aten::bmm", "c", (4, 4))]
+    found = align(numbered(rows), numbered([rows[0], (other, "b", (4, 4)), rows[2]]))
+    assert ((1, 1) in [(match.actual.position, match.reference.position) for match in found]) is are_paired
