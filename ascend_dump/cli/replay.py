@@ -79,7 +79,7 @@ def replay(path: str, as_json: bool, dtype: str, rules: Optional[str], limit: in
 
 
 def _show(result: Replay, limit: int) -> None:
-    from ascend_dump.report.tables import PIPE_WIDTH, Column, counted, escape, write_table
+    from ascend_dump.report.tables import Column, counted, escape, write_table
 
     if result.pairs:
         click.echo(f"{result.verdict}: {', '.join(f'{count} {verdict}' for verdict, count in result.counts.items())}")
@@ -93,9 +93,8 @@ def _show(result: Replay, limit: int) -> None:
             what = "outputs that cannot be checked" if unread == len(wrong) else f"{what}, or that cannot be checked"
         click.echo(f"\n{what}:")
         columns = [Column("step", right=True), Column("tensor", elastic=True), Column("shape"), Column("verdict")]
-        columns += [Column("source"), Column("reason", elastic=True)]
-        rows = [_row(checked) for checked in wrong[: limit or None]]
-        write_table(columns, rows, sys.stdout, pipe_width=PIPE_WIDTH)
+        columns += [Column("source"), Column("reason")]
+        write_table(columns, [_row(checked) for checked in wrong[: limit or None]], sys.stdout)
         if limit and len(wrong) > limit:
             click.echo(f"and {len(wrong) - limit} more: --limit 0 shows all")
     if result.refused:

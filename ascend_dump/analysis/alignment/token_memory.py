@@ -68,13 +68,14 @@ class MemorySources:
                     self._sources[made[0]] = self._sources.get(source[0], source[0])
 
     def add_writer(self, operator: Operator) -> None:
-        """Note an operator that is compared, if it writes to the memory of an input. Call it in execution order."""
+        """Note an operator that is compared, if it writes to the memory of an input."""
         for record in operator.outputs if writes(operator.op_type) else ():
             storage = storage_of(record)
             if storage is not None:
                 writers = self._writers.setdefault(self._sources.get(storage[0], storage[0]), [])
-                if operator.position not in writers[-1:]:
-                    writers.append(operator.position)
+                index = bisect_left(writers, operator.position)
+                if operator.position not in writers[index : index + 1]:
+                    writers.insert(index, operator.position)
 
     def placed(self, record: Record, operator: Operator) -> Record:
         """Return a record of tokens of an operator, with the memory from which its values come."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Optional
 
+from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator, parameter_name, storage_of
@@ -132,8 +133,13 @@ class Wiring:
         return True, [f"reads {names[0]} here, {names[1]} in the reference"]
 
     def _is_rearranged(self, side: int, root: Made, record: Record) -> bool:
-        """Return True if a tensor has the elements of the tensor that it is a view of in another order."""
+        """Return True if a tensor has the elements of the tensor that it is a view of in another order.
+
+        Tokens of several calls are no view of what one call made.
+        """
         outputs = self.operators[side][root.position].outputs
+        if token_part(record) is not None:
+            return False
         return root.output < len(outputs) and are_rearranged(outputs[root.output], record)
 
     def enclosing(self, match: Match) -> list[tuple[Operator, Operator]]:

@@ -61,7 +61,7 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "overflow nan",
         "trends right",
         "trends wrong right",
-        "replay nan",
+        "replay right",
         "report wrong right --overwrite -o page.html",
     ],
 )
