@@ -19,7 +19,7 @@ _FEW = 2
 _GRADIENT = ".grad"
 _DIVIDED = (
     "one side reads {name} in {count} parts, one part a call, and the other side in one call: results of a part are no "
-    'results of the whole, so few tensors could be compared; with data="tensor" their rows are compared'
+    'results of the whole, so few tensors could be compared; dumps of operators with data="tensor" are compared by rows'
 )
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
 LAST = ("amplification", "uninitialised")

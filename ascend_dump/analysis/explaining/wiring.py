@@ -127,20 +127,24 @@ class Wiring:
         if self.partners[0].get(roots[0].position) == roots[1].position and roots[0].output == roots[1].output:
             if layout_of(a) != layout_of(b):
                 return True, [f"reads another part of {names[0]} than in the reference, or its axes in another order"]
-            if self._is_rearranged(0, roots[0], a) or self._is_rearranged(1, roots[1], b):
+            if self._has_elements_of(0, roots[0], a) and self._has_elements_of(1, roots[1], b):
                 return True, [f"reads {names[0]} with its rows or axes in another order than in the reference"]
             return False, [f"made by {names[0]}, and {CHANGED}"]
         return True, [f"reads {names[0]} here, {names[1]} in the reference"]
 
-    def _is_rearranged(self, side: int, root: Made, record: Record) -> bool:
-        """Return True if a tensor has the elements of the tensor that it is a view of in another order.
+    def _has_elements_of(self, side: int, root: Made, record: Record) -> bool:
+        """Return True if a tensor has all elements of the tensor that it is a view of, in any order.
 
-        Tokens of several calls are no view of what one call made.
+        If both sides do, and the tensors that they are views of agree, only the order can differ. Tokens of several
+        calls are no view of what one call made.
         """
         outputs = self.operators[side][root.position].outputs
-        if token_part(record) is not None:
+        if root.output >= len(outputs) or token_part(record) is not None:
             return False
-        return root.output < len(outputs) and are_rearranged(outputs[root.output], record)
+        viewed = outputs[root.output]
+        if viewed.content is None or record.content is None:
+            return False
+        return viewed.content[0] == record.content[0] or are_rearranged(viewed, record)
 
     def enclosing(self, match: Match) -> list[tuple[Operator, Operator]]:
         """Return the calls of the modules around a module in dumps of `level="module"`, outermost first.

@@ -226,7 +226,7 @@ def test_statistics_show_that_two_calls_read_one_batch(
     assert note.startswith("one side reads ")
     assert "in 2 parts, one part a call" in note
     main(["compare", *map(str, sides)])
-    assert "their rows are compared" in " ".join(capsys.readouterr().out.split())
+    assert "are compared by rows" in " ".join(capsys.readouterr().out.split())
     other = train(tmp_path / "other", loss=square, parts=2, shift=1.0, data="stats")
     found = ascend_dump.compare(*(other, reference)[:: -1 if swapped else 1])
     assert found.origins[0].kind == "input"

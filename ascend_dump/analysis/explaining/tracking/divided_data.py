@@ -17,11 +17,12 @@ def number_of_parts(match: Match, pair: Pair, sides: tuple[Sequence[Operator], S
 
     pair: inputs of the operators of the match, of other sizes. sides: the operators of actual and of the reference
     """
-    a, b = pair.actual, pair.reference
-    if a is None or b is None:
+    if pair.actual is None or pair.reference is None:
         return 0
-    for operator, operators, whole in zip((match.actual, match.reference), sides, (b, a)):
-        calls = (other for other in operators if _are_calls_of_one(other, operator))
+    wholes = pair.reference, pair.actual
+    for operator, operators, whole in zip((match.actual, match.reference), sides, wholes):
+        site = _call_site(operator)
+        calls = (call for call in operators if _call_site(call) == site)
         inputs = (record for call in calls for record in call.inputs if record.index == whole.index)
         parts = parts_of((record for record in inputs if is_part(record, whole)), whole)
         if parts:
@@ -29,7 +30,6 @@ def number_of_parts(match: Match, pair: Pair, sides: tuple[Sequence[Operator], S
     return 0
 
 
-def _are_calls_of_one(operator: Operator, other: Operator) -> bool:
-    """Return True if one line of a program calls two operators of one kind, in one pass."""
-    calls = [(one.op_type, one.module, one.source, one.phase) for one in (operator, other)]
-    return calls[0] == calls[1]
+def _call_site(operator: Operator) -> tuple[str, str, str, str]:
+    """Return the same key for all calls of one line of a program in one pass."""
+    return operator.op_type, operator.module, operator.source, operator.phase
