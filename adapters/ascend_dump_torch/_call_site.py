@@ -124,6 +124,11 @@ def _parameter_at(home: _Home) -> Optional[torch.nn.Parameter]:
     return parameters[name] if name in parameters else None  # noqa: SIM401  (those of script modules have no `get`)
 
 
+def _local(tensor: Any) -> Any:
+    """Return the part of a DTensor that this rank has; any other tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
 class Tracker:
     """Determines names and call sites of operators, from module calls and autograd nodes.
 
@@ -140,7 +145,8 @@ class Tracker:
         #: with the parameter in its module. Weak references to tensors are not used, because
         #: `torch.utils.swap_tensors` refuses tensors that have them.
         self._homes: dict[int, _Home] = {}
-        #: Modules and names of gradients, by the gradient's id. They are determined again after each backward pass.
+        #: Modules and names of gradients, and of the local parts of DTensor parameters, by the id of the tensor. They
+        #: are determined again after each backward pass.
         self._gradients: dict[int, tuple[_Home, str]] = {}
         self._old_gradients = True
         #: For each tensor in the state of an optimizer, by the tensor's id: the optimizer, the parameter, the tensor's
@@ -210,7 +216,8 @@ class Tracker:
     def parameter_of(self, tensor: torch.Tensor) -> str:
         """Return the name of a parameter, a gradient or a tensor of an optimizer's state; "" for any other tensor.
 
-        Such names are `fc.weight`, `fc.weight.grad` and `exp_avg of fc.weight`.
+        Such names are `fc.weight`, `fc.weight.grad` and `exp_avg of fc.weight`. The local part of a DTensor has the
+        name of the whole.
         """
         key = id(tensor)
         name = self._parameters.get(key)
@@ -223,7 +230,7 @@ class Tracker:
         if of_gradient is not None:
             home, name = of_gradient
             parameter = _parameter_at(home)
-            if parameter is not None and parameter.grad is tensor:
+            if parameter is not None and (_local(parameter.grad) is tensor or _local(parameter) is tensor):
                 return name
         of_state = self._optimizer_states.get(key)
         if of_state is not None:
@@ -231,12 +238,14 @@ class Tracker:
             optimizer, parameter = reference(), _parameter_at(home)
             if optimizer is not None and parameter is not None:
                 state = optimizer.state.get(parameter)
-                if isinstance(state, dict) and state.get(what) is tensor:
+                if isinstance(state, dict) and _local(state.get(what)) is tensor:
                     return name
         return ""
 
     def name_optimizer_states(self, optimizer: torch.optim.Optimizer) -> None:
         """Name the tensors in the state of an optimizer. To be called before its step."""
+        # A wrapper such as FSDP may have given the parameters their gradients after the last node of the backward pass.
+        self._old_gradients = True
         reference = weakref.ref(optimizer)
         for parameter, state in optimizer.state.items():
             name = self._parameters.get(id(parameter))
@@ -244,15 +253,19 @@ class Tracker:
                 home = self._homes[id(parameter)]
                 for what, tensor in state.items():
                     if isinstance(tensor, torch.Tensor):
-                        self._optimizer_states[id(tensor)] = reference, home, what, f"{what} of {name}"
+                        self._optimizer_states[id(_local(tensor))] = reference, home, what, f"{what} of {name}"
 
     def _find_gradients(self) -> None:
         self._old_gradients = False
         self._gradients = {}
         for key, home in self._homes.items():
             parameter = _parameter_at(home)
-            if parameter is not None and id(parameter) == key and parameter.grad is not None:
-                self._gradients[id(parameter.grad)] = home, f"{self._parameters[key]}.grad"
+            if parameter is None or id(parameter) != key:
+                continue
+            if type(parameter) is not _Parameter:
+                self._gradients[id(_local(parameter))] = home, self._parameters[key]
+            if parameter.grad is not None:
+                self._gradients[id(_local(parameter.grad))] = home, f"{self._parameters[key]}.grad"
 
     def _adopt_target(self) -> None:
         target, self._target = self._target, None

@@ -59,7 +59,7 @@ RULES = {
     "from their inputs",
     "extra-operator": "some ranks run an operator between two operators that the other ranks run one after the other",
     "replicas": "a parameter, or a tensor with a replicated placement, differs between ranks",
-    "shard-update": "ranks update one tensor, or their parts of one, by different numbers",
+    "shard-update": "ranks update one tensor, or their parts of one, differently",
     "gradient-factor": "a gradient is not divided by the number of ranks as others are, or is divided twice",
     "other-argument": "one rank calls an operator with another setting than the other ranks, or another operator",
     "unreduced-term": "a tensor that differs between ranks with the same data is added to one that is equal on them",

@@ -14,7 +14,13 @@ from ascend_dump.analysis.ranks.left_out_tensors import LeftOutTensors
 from ascend_dump.analysis.ranks.rank_statistics import measured
 from ascend_dump.analysis.ranks.rank_tasks import Partials, RankTask, map_ranks
 from ascend_dump.analysis.ranks.replicas import Replicas
-from ascend_dump.analysis.ranks.settings import OtherArguments, OtherOperators, ShardUpdates, TensorUpdates
+from ascend_dump.analysis.ranks.settings import (
+    ChangedParameters,
+    OtherArguments,
+    OtherOperators,
+    ShardUpdates,
+    TensorUpdates,
+)
 from ascend_dump.analysis.ranks.unreduced_terms import UnreducedTerms
 from ascend_dump.analysis.ranks.vector_clocks import Clock, Join, Point, clocks, happens_before
 from ascend_dump.analysis.ranks.worker_pool import RankWorkers
@@ -22,6 +28,7 @@ from ascend_dump.analysis.ranks.worker_pool import RankWorkers
 __all__ = [
     "CallBook",
     "CallPart",
+    "ChangedParameters",
     "Clock",
     "CollectiveOrder",
     "ExtraOperators",

@@ -9,6 +9,7 @@ from typing import Any
 
 from ascend_dump.analysis.ranks import (
     CallBook,
+    ChangedParameters,
     CollectiveOrder,
     ExtraOperators,
     GradientFactors,
@@ -184,15 +185,18 @@ class _ShardUpdateFinder(Finder):
         super().__init__(threshold)
         self._shards = ShardUpdates(threshold)
         self._tensors = TensorUpdates(threshold)
+        self._changed = ChangedParameters()
 
     def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
         self._shards.look_at(run.records)
         self._tensors.look_at(run.records)
+        self._changed.look_at(run.records)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._shards.findings()
         yield from self._tensors.findings()
+        yield from self._changed.findings()
 
 
 def _on_ranks(alike: int) -> tuple[Row, ...]:
