@@ -31,6 +31,7 @@ FAULTS = {
     "data.parameter": Expected("extra-operator", "aten::add_", "and the value of up.weight"),
     "shards.rate": Expected("shard-update", "aten::mul_", "on rank 1 than on rank 0: other is 0.998, not 0.999"),
     "shards.norm": Expected("shard-update", "aten::mul_", "updates the parts of one tensor by other numbers"),
+    "shards.bit": Expected("shard-update", "fsdp::all_gather_copy_in", "0.weight of rank 1 is not what "),
     "tensor.norm": Expected("replicas", "aten::add_", "although the gradient of start is reduced over these ranks"),
     "tensor.start": Expected("unreduced-term", "aten::add_", "the gradient of start differs between ranks 0-1"),
     "sequence.norm": Expected("replicas", "aten::add_", "rows of one tensor there; 1.norm.weight.grad is not reduced"),
@@ -48,7 +49,7 @@ FAULTS = {
     "experts.routing": Expected("extra-operator", "aten::add", "between aten::argmax and aten::sort"),
 }
 #: The step of the first suspect, if it is not the first step.
-LATER = {"data.bit": 1, "local.left": 2, "local.decay": 1, "owners.kept": 1}
+LATER = {"data.bit": 1, "shards.bit": 1, "local.left": 2, "local.decay": 1, "owners.kept": 1}
 HEALTHY = (
     "data",
     "data.padding",
@@ -106,3 +107,9 @@ def test_one_flipped_bit_is_noise_for_a_comparison_and_the_indexes_name_its_line
     first = found.origins[0]
     assert (first.op_name, first.ranks, first.step, first.io) == ("up/t_0", (1,), 1, "input")
     assert Path(str(first.source).rpartition(":")[0]).name == "rank_rules.py"
+
+
+def test_the_part_of_a_rank_has_the_name_of_the_parameter(dumps: Path) -> None:
+    averages = ascend_dump.open(dumps / "shards").select(op_type="aten::lerp_", step=1, rank=1, io="input")
+    names = [record.parameter for record in averages]
+    assert names[:4] == ["exp_avg of 0.weight", "0.weight.grad", "exp_avg of 0.bias", "0.bias.grad"]

@@ -178,7 +178,10 @@ def tables(_: str, path: Path) -> None:
 
 
 def shards(ways: str, path: Path) -> None:
-    """Parts of parameters. On the second rank: "rate" (learning rate), "norm" (clips by the norm of its own part)."""
+    """Parts of parameters.
+
+    On the second rank: "rate" (learning rate), "norm" (clips by the norm of its part), "bit" (a bit of its part flips).
+    """
     model = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, WIDTH))
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
@@ -201,6 +204,9 @@ def shards(ways: str, path: Path) -> None:
                 optimizer.param_groups[0]["lr"] = 0.2
             optimizer.step()
             optimizer.zero_grad()
+            part = model[0].weight
+            if ways == "bit" and dist.get_rank() == 1 and isinstance(part, DTensor):
+                part.to_local().detach().numpy().reshape(-1)[5:6].view("i4")[:] ^= 1 << 22
 
 
 class Summed(torch.autograd.Function):
