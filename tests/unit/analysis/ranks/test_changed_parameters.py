@@ -46,7 +46,8 @@ def findings(root: Path, *ranks: Sequence[Sequence[Operator]], steps: Sequence[i
             writer.end_step()
         writer.close()
     gathered = ChangedParameters()
-    records = sorted(open_dump(root), key=lambda record: (record.rank, record.step, record.attrs["seq"]))
+    # A gather is recorded when it has ended, here in the next step.
+    records = sorted(open_dump(root), key=lambda it: (it.rank, it.step + ("gather" in it.op_type), it.attrs["seq"]))
     for _, members in groupby(records, key=lambda record: (record.rank, record.step, record.attrs["seq"])):
         gathered.look_at([*members])
     return [*gathered.findings()]
@@ -113,3 +114,11 @@ def test_a_parameter_that_a_rank_loads_and_sends_is_not_named(tmp_path: Path) ->
     loaded = trained(1)
     loaded[1] = [Operator("c10d::broadcast_", PARTS[2], PARTS[2]), Operator("aten::add_", PARTS[2], PARTS[2] + 1)]
     assert findings(tmp_path, trained(0), loaded) == []
+
+
+def test_the_end_of_an_asynchronous_call_belongs_to_its_own_step(tmp_path: Path) -> None:
+    steps = [*trained(1), [Operator("aten::add_", PARTS[1] + 2, PARTS[1])]]
+    steps[0].append(Operator("aten::relu", PARTS[1], name="", storage=2))
+    steps[0].append(Operator("c10d::gather_", PARTS[1], PARTS[1]))
+    others = [*trained(0), [Operator("aten::add_", PARTS[0] + 2, PARTS[0])]]
+    assert findings(tmp_path, others, steps, steps=(0, 1, 2)) == []
