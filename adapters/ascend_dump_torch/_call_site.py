@@ -217,7 +217,7 @@ class Tracker:
         """Return the name of a parameter, a gradient or a tensor of an optimizer's state; "" for any other tensor.
 
         Such names are `fc.weight`, `fc.weight.grad` and `exp_avg of fc.weight`. The local part of a DTensor has the
-        name of the whole.
+        name of the whole; that of a gradient has none, because norms of gradients are those of the part.
         """
         key = id(tensor)
         name = self._parameters.get(key)
@@ -230,7 +230,7 @@ class Tracker:
         if of_gradient is not None:
             home, name = of_gradient
             parameter = _parameter_at(home)
-            if parameter is not None and (_local(parameter.grad) is tensor or _local(parameter) is tensor):
+            if parameter is not None and (parameter.grad is tensor or _local(parameter) is tensor):
                 return name
         of_state = self._optimizer_states.get(key)
         if of_state is not None:
@@ -244,8 +244,6 @@ class Tracker:
 
     def name_optimizer_states(self, optimizer: torch.optim.Optimizer) -> None:
         """Name the tensors in the state of an optimizer. To be called before its step."""
-        # A wrapper such as FSDP may have given the parameters their gradients after the last node of the backward pass.
-        self._old_gradients = True
         reference = weakref.ref(optimizer)
         for parameter, state in optimizer.state.items():
             name = self._parameters.get(id(parameter))
@@ -265,7 +263,7 @@ class Tracker:
             if type(parameter) is not _Parameter:
                 self._gradients[id(_local(parameter))] = home, self._parameters[key]
             if parameter.grad is not None:
-                self._gradients[id(_local(parameter.grad))] = home, f"{self._parameters[key]}.grad"
+                self._gradients[id(parameter.grad)] = home, f"{self._parameters[key]}.grad"
 
     def _adopt_target(self) -> None:
         target, self._target = self._target, None

@@ -117,8 +117,8 @@ def test_a_parameter_that_a_rank_loads_and_sends_is_not_named(tmp_path: Path) ->
 
 
 def test_the_end_of_an_asynchronous_call_belongs_to_its_own_step(tmp_path: Path) -> None:
-    steps = [*trained(1), [Operator("aten::add_", PARTS[1] + 2, PARTS[1])]]
+    steps = [*trained(1), [Operator("aten::add_", PARTS[1] + 1 + 1, PARTS[1])]]
     steps[0].append(Operator("aten::relu", PARTS[1], name="", storage=2))
     steps[0].append(Operator("c10d::gather_", PARTS[1], PARTS[1]))
-    others = [*trained(0), [Operator("aten::add_", PARTS[0] + 2, PARTS[0])]]
+    others = [*trained(0), [Operator("aten::add_", PARTS[0] + 1 + 1, PARTS[0])]]
     assert findings(tmp_path, others, steps, steps=(0, 1, 2)) == []
