@@ -28,6 +28,8 @@ __all__ = ["ExtraOperators"]
 _UNKNOWN = ("unknown",)
 #: Maximum number of earlier writes to parts of one memory that are kept.
 _MOST_WRITES = 256
+#: Maximum number of results of a site that are kept.
+_MOST_RESULTS = 256
 #: Maximum number of steps whose writes are kept: a call that returns nothing on its rank, such as a gather, may be in
 #: the dump only after later steps.
 _MOST_STEPS = 4
@@ -87,13 +89,17 @@ class _StepWrites:
 
 
 class _SiteInputs:
-    """A site on one rank: its first record, and for each input the sites that wrote the tensor."""
+    """A site on one rank: its first record, and for each input the sites that wrote the tensor.
 
-    __slots__ = ("producers", "record")
+    results: the contents that it wrote outside of the passes, of its first calls
+    """
+
+    __slots__ = ("producers", "record", "results")
 
     def __init__(self, record: Record) -> None:
         self.record = record
         self.producers: dict[int, set[Hashable]] = {}
+        self.results: set[Hashable] = set()
 
 
 class _RankProgram:
@@ -136,6 +142,8 @@ class _RankProgram:
         for record in members:
             if record.io == "output":
                 self._add_write(record, site)
+                if first.phase == "other" and len(node.results) < _MOST_RESULTS:
+                    node.results.add(record.content)
 
     def _add_copy(self, members: Sequence[Record]) -> None:
         """Note a view, or a copy such as `clone`: who reads its result reads what wrote its input."""
@@ -214,6 +222,15 @@ class _RankProgram:
         first = next(iter(sources), None)
         return None if _UNKNOWN in sources or not all(_is_same_site(first, source) for source in sources) else first
 
+    def are_restored(self, detours: Sequence[_Detour]) -> bool:
+        """Return True if extra operators write what was there before, such as parameters after an evaluation."""
+        written = set[Hashable]().union(*(self.nodes[detour.extra].results for detour in detours))
+        # The names of a site's tensors may be known in some steps only.
+        lines = {detour.source[:-1] for detour in detours if isinstance(detour.source, _CodeSite)}
+        sources = (node for site, node in self.nodes.items() if isinstance(site, _CodeSite) and site[:-1] in lines)
+        before = set[Hashable]().union(*(source.results for source in sources))
+        return bool(written) and None not in written and written <= before
+
 
 class ExtraOperators:
     """Gathers the operators of all ranks, in the order of the dump.
@@ -285,7 +302,7 @@ class ExtraOperators:
                         if detour.is_passed_by(others.values()) and all(extra in programs[it].nodes for it in ranks):
                             detours.setdefault(extra.source, []).append(detour)
         for line_detours in detours.values():
-            if not self._depends_on_data(program, line_detours):
+            if not self._depends_on_data(program, line_detours) and not program.are_restored(line_detours):
                 yield _finding(programs, ranks, [*others], line_detours[0])
 
     def _depends_on_data(self, program: _RankProgram, detours: Sequence[_Detour]) -> bool:
@@ -339,7 +356,8 @@ def _other_inputs(programs: Mapping[int, _RankProgram]) -> list[RankFinding]:
                 continue
             rank = next(rank for rank, of_rank in producers.items() if of_rank != usual)
             is_computed = all(isinstance(site, _CodeSite) and site in programs[rank].nodes for site in usual)
-            if is_computed and usual and usual.isdisjoint(producers[rank]):
+            is_other = {*map(_without_shapes, usual)}.isdisjoint(map(_without_shapes, producers[rank]))
+            if is_computed and usual and is_other:
                 record = programs[rank].nodes[reader].record
                 peer_ranks = in_words([peer for peer in programs if peer != rank])
                 reads = [_result(next(iter(sites), _UNKNOWN)) for sites in (producers[rank], usual)]
@@ -387,6 +405,13 @@ def _is_same_site(site: Hashable, other: Hashable) -> bool:
         return site == other
     pairs = zip(site.tensors, other.tensors)
     return len(site.tensors) == len(other.tensors) and all(tensor.is_same(other) for tensor, other in pairs)
+
+
+def _without_shapes(site: Hashable) -> Hashable:
+    """Return a site that is the same for batches of other sizes."""
+    if not isinstance(site, _CodeSite):
+        return site
+    return site._replace(tensors=tuple(tensor._replace(shape=None) for tensor in site.tensors))
 
 
 def _call(site: Hashable) -> Hashable:

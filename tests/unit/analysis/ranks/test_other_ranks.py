@@ -216,6 +216,46 @@ def test_an_operator_that_reads_a_tensor_before_its_update_on_one_rank_is_named(
     assert suspects_of(tmp_path / "stages", staged, 2) == []
 
 
+def evaluating(rank: Rank, wrong: bool, *, restores: bool = True) -> Iterator[None]:
+    """One rank puts its average into the parameter, and then the parameter back. Else it puts the sum of both."""
+    parameter = rank.tensor(rank.noise(0), "w")
+    while True:
+        forward(rank, parameter)
+        own = gradient(rank, parameter, seed=1, common=True)
+        parameter = updated(rank, parameter, own)
+        if wrong:
+            average = parameter.array * 0.5
+            rank.run("aten::mul_", 6, [parameter], average, into=parameter)
+            kept = parameter if restores else parameter._replace(array=parameter.array + average)
+            parameter = rank.run("aten::add_", 7, [parameter], kept.array, into=parameter)
+        yield
+
+
+def test_an_evaluation_on_one_rank_may_change_parameters_for_a_time(tmp_path: Path) -> None:
+    assert suspects_of(tmp_path / "restored", evaluating, 0) == []
+    suspects = suspects_of(tmp_path / "changed", functools.partial(evaluating, restores=False), 0)
+    assert [suspect.rule for suspect in suspects[:1]] == ["extra-operator"]
+
+
+def accumulating(rank: Rank, wrong: bool, *, shorter: bool = True) -> Iterator[None]:
+    """Add up gradients of two batches. One rank reads the first one twice, or its second one has other sizes."""
+    while True:
+        made = []
+        for number in range(2):
+            size = SIZE // 2 if wrong and shorter and number else SIZE
+            written = rank.tensor(rank.noise(number, common=False)[:size])
+            made.append(rank.run("aten::mul", 2 if shorter else number, [written], np.ones(SIZE, "f4") * number))
+        first, second = made[0], made[0 if wrong and not shorter else 1]
+        rank.run("aten::add_", 5, [first, second], first.array + second.array, into=first)
+        yield
+
+
+def test_a_batch_of_another_size_is_no_other_tensor(tmp_path: Path) -> None:
+    assert suspects_of(tmp_path / "shorter", accumulating, 3) == []
+    [suspect] = suspects_of(tmp_path / "twice", functools.partial(accumulating, shorter=False), 3)
+    assert "input 1 of aten::add_ at train.py:5 is the result of aten::mul at train.py:0 on rank 3" in suspect.reason
+
+
 def test_a_gather_in_the_dump_behind_later_steps_reads_what_was_written_before_it(tmp_path: Path) -> None:
     def program(rank: Rank, wrong: bool) -> Iterator[None]:
         parameter = rank.tensor(rank.noise(0), "w")
