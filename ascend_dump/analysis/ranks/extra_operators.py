@@ -91,7 +91,7 @@ class _StepWrites:
 class _SiteInputs:
     """A site on one rank: its first record, and for each input the sites that wrote the tensor.
 
-    results: the contents that it wrote outside of the passes, of its first calls
+    results: steps and contents that it wrote outside of the passes, of its first calls
     """
 
     __slots__ = ("producers", "record", "results")
@@ -142,8 +142,9 @@ class _RankProgram:
         for record in members:
             if record.io == "output":
                 self._add_write(record, site)
-                if first.phase == "other" and len(node.results) < _MOST_RESULTS:
-                    node.results.add(record.content)
+                content = record.content if first.phase == "other" and len(node.results) < _MOST_RESULTS else None
+                if content is not None:
+                    node.results.add((record.step, content))
 
     def _add_copy(self, members: Sequence[Record]) -> None:
         """Note a view, or a copy such as `clone`: who reads its result reads what wrote its input."""
@@ -223,13 +224,13 @@ class _RankProgram:
         return None if _UNKNOWN in sources or not all(_is_same_site(first, source) for source in sources) else first
 
     def are_restored(self, detours: Sequence[_Detour]) -> bool:
-        """Return True if extra operators write what was there before, such as parameters after an evaluation."""
+        """Return True if extra operators write what was there before in the step, as after an evaluation."""
         written = set[Hashable]().union(*(self.nodes[detour.extra].results for detour in detours))
         # The names of a site's tensors may be known in some steps only.
         lines = {detour.source[:-1] for detour in detours if isinstance(detour.source, _CodeSite)}
         sources = (node for site, node in self.nodes.items() if isinstance(site, _CodeSite) and site[:-1] in lines)
         before = set[Hashable]().union(*(source.results for source in sources))
-        return bool(written) and None not in written and written <= before
+        return bool(written) and written <= before
 
 
 class ExtraOperators:

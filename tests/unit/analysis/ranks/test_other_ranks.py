@@ -217,8 +217,9 @@ def test_an_operator_that_reads_a_tensor_before_its_update_on_one_rank_is_named(
 
 
 def evaluating(rank: Rank, wrong: bool, *, restores: bool = True) -> Iterator[None]:
-    """One rank puts its average into the parameter, and then the parameter back. Else it puts the sum of both."""
+    """One rank puts its average into the parameter, and then the parameter back; else that of the step before."""
     parameter = rank.tensor(rank.noise(0), "w")
+    earlier = parameter.array
     while True:
         forward(rank, parameter)
         own = gradient(rank, parameter, seed=1, common=True)
@@ -226,8 +227,8 @@ def evaluating(rank: Rank, wrong: bool, *, restores: bool = True) -> Iterator[No
         if wrong:
             average = parameter.array * 0.5
             rank.run("aten::mul_", 6, [parameter], average, into=parameter)
-            kept = parameter if restores else parameter._replace(array=parameter.array + average)
-            parameter = rank.run("aten::add_", 7, [parameter], kept.array, into=parameter)
+            kept = parameter.array if restores else earlier
+            earlier, parameter = parameter.array, rank.run("aten::add_", 7, [parameter], kept, into=parameter)
         yield
 
 
