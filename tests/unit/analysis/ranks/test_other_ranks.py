@@ -219,7 +219,7 @@ def test_an_operator_that_reads_a_tensor_before_its_update_on_one_rank_is_named(
 def evaluating(rank: Rank, wrong: bool, *, restores: bool = True) -> Iterator[None]:
     """One rank puts its average into the parameter, and then the parameter back; else that of the step before."""
     parameter = rank.tensor(rank.noise(0), "w")
-    earlier = parameter.array
+    earlier: Optional[np.ndarray] = None
     while True:
         forward(rank, parameter)
         own = gradient(rank, parameter, seed=1, common=True)
@@ -227,7 +227,7 @@ def evaluating(rank: Rank, wrong: bool, *, restores: bool = True) -> Iterator[No
         if wrong:
             average = parameter.array * 0.5
             rank.run("aten::mul_", 6, [parameter], average, into=parameter)
-            kept = parameter.array if restores else earlier
+            kept = parameter.array if restores or earlier is None else earlier
             earlier, parameter = parameter.array, rank.run("aten::add_", 7, [parameter], kept, into=parameter)
         yield
 
