@@ -51,7 +51,7 @@ from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pair_cross_framework
 from ascend_dump.analysis.pairing.matches import Match, crossings
-from ascend_dump.analysis.pairing.other_names import modules_of_other_names
+from ascend_dump.analysis.pairing.other_names import other_names
 from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.analysis.pairing.stretches import stretches_of
 from ascend_dump.analysis.replay.rerun import Rerun
@@ -118,7 +118,7 @@ def compare_rank(
             continue
         operators = operators_in(a, made_of[0]), operators_in(b, made_of[1])
         if group is None and a and b:
-            names = modules_of_other_names(*operators[::-1]) if names is None else names
+            names = other_names(*operators[::-1]) if names is None else names
             operators = operators[0], with_names_of(operators[1], names, keep_labels=True)
             operators = transposed.turned(*operators)
         if group is not None:

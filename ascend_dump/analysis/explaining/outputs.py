@@ -32,7 +32,7 @@ from ascend_dump.analysis.judging.elementwise import measure_without_masks
 from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, NO_ORIGINS, InputNoise, OriginNumber, flips_in
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
-from ascend_dump.analysis.numerics.permutations import IDENTITY
+from ascend_dump.analysis.numerics.permutations import IDENTITY, is_permutation
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
@@ -106,6 +106,9 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         state.casts.add(difference.contents)
         difference = difference.of_values()
         pair = replace(pair, verdict=difference.verdict, reason=difference.reason)
+    elif difference.verdict == "structure" and _passes_on_axes(operators, difference):
+        difference = replace(difference, verdict="different", reason="")
+        pair = replace(pair, verdict="different", reason="")
     if difference.verdict != "structure":
         undefined = _undefined(state, operators, b, difference, pair)
         if undefined is not None:
@@ -169,6 +172,19 @@ def _without_value(state: RankState, operators: OperatorPair, pair: Pair) -> fro
     if is_allocated and pair.actual is not None and pair.reference is not None:
         state.known.add_without_value(pair.actual, pair.reference, causes)
     return causes
+
+
+def _passes_on_axes(operators: OperatorPair, difference: Difference) -> bool:
+    """Return True if an output has its axes in another order because an input has, or because both sides move axes.
+
+    One program computes with heads before tokens, the other one with tokens before heads. Then values decide.
+    """
+    if not is_permutation(difference.layout) or difference.measure is None:
+        return False
+    match = operators.match
+    if all(is_view(operator.op_type) for operator in (match.actual, match.reference)):
+        return True
+    return any(is_permutation(pair.transformation) and pair.verdict in ("equal", "noise") for pair in operators.inputs)
 
 
 def _is_called_differently(operators: OperatorPair) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["IDENTITY", "Rearrangement", "find_layout"]
+__all__ = ["IDENTITY", "Rearrangement", "find_layout", "is_permutation"]
 
 IDENTITY = "identity"
 #: Arrays with more axes longer than 1 have too many orders to try.
@@ -36,6 +36,11 @@ class Rearrangement(NamedTuple):
         split = array if self.parts is None else array.reshape(self.parts)
         moved: np.ndarray = split.transpose(self.axes).reshape(self.shape)
         return moved
+
+
+def is_permutation(name: str) -> bool:
+    """Return True for the name of a change that only moves axes, as "permute(0, 2, 1, 3)"."""
+    return name.startswith("permute") and "reshape" not in name
 
 
 def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False) -> Optional[Rearrangement]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 from ascend_dump.analysis.numerics.device_formats import as_in_model, in_one_layout, may_differ_in_layout
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure, measure
-from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout
+from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout, is_permutation
 from ascend_dump.analysis.numerics.statistics_bounds import RoundedStatistics, bounds, rounded_statistics
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
@@ -91,8 +91,13 @@ class Difference:
 
     @property
     def has_values(self) -> bool:
-        """True if the values can be judged: there are numbers, and shapes differ in axes of length 1 at most."""
-        return self.measure is not None and (self.verdict != "structure" or self.layout == _RESHAPED)
+        """True if the values can be judged: there are numbers, and the elements of other shapes correspond.
+
+        Shapes differ in axes of length 1, or in the order of the axes, which the values show.
+        """
+        if self.verdict == "structure" and not (self.layout == _RESHAPED or is_permutation(self.layout)):
+            return False
+        return self.measure is not None
 
     def of_values(self) -> Difference:
         """Return the difference without the verdict "structure" if only the floating-point types differ; else self."""
