@@ -39,13 +39,14 @@ def align(
     mapping: Optional[Mapping[str, str]] = None,
     *,
     parts: bool = False,
+    agreeing: Optional[Mapping[str, str]] = None,
 ) -> list[Match]:
     """Pair the operators of one step, in the order of the reference; operators that are left out have no partner.
 
     If every operator equals the operator at its index on the other side, these are the pairs. Else there are passes,
     the strongest evidence first:
 
-    - the user's mapping, from names of actual to names of the reference
+    - the user's mapping, from names of actual to names of the reference; then results that agree
     - in any order: for graphs, unique contents and names; for eager programs, updates of the same parameter
     - contents that are unique on each side, in one order
     - dataflow: operators that read the same outputs of paired operators
@@ -60,10 +61,12 @@ def align(
 
     parts: a tensor of one side may be a part of a tensor of the other side, so that shapes are no evidence. Operators
     of modules that run the same operators on both sides are paired first
+    agreeing: names of operators of the reference, by names of actual, whose results agree
     """
     if not mapping and len(actual) == len(reference) and all(map(is_same, actual, reference)):
         return [Match(a, b, "content", 1.0) for a, b in zip(actual, reference)]
-    matches: list[Match] = _mapped(actual, reference, mapping or {})
+    matches = _mapped(actual, reference, mapping or {}, "mapping", 1.0)
+    matches += _mapped(*_unmatched(actual, reference, matches), agreeing or {}, "value", 0.9)
     is_graph = not any("::" in operator.op_type for operator in reference)
     _unordered(actual, reference, KEYS_IN_GRAPHS if is_graph else KEYS_OF_UPDATES, matches)
     _unordered(*called_as_often(actual, reference), ((name_of_module, "name", 0.9),), matches)
@@ -112,13 +115,15 @@ def _in_same_modules(
                     yield Match(a, b, "place", 0.9)
 
 
-def _mapped(actual: Sequence[Operator], reference: Sequence[Operator], mapping: Mapping[str, str]) -> list[Match]:
+def _mapped(
+    actual: Sequence[Operator], reference: Sequence[Operator], mapping: Mapping[str, str], how: str, confidence: float
+) -> list[Match]:
     by_name = {operator.op_name: operator for operator in reference}
     matches = []
     for operator in actual if mapping else ():
         partner = by_name.pop(mapping.get(operator.op_name, ""), None)
         if partner is not None:
-            matches.append(Match(operator, partner, "mapping", 1.0))
+            matches.append(Match(operator, partner, how, confidence))
     return matches
 
 
