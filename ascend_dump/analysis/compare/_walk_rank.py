@@ -28,7 +28,7 @@ from ascend_dump.analysis.alignment.step_boundaries import (
 )
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._attention import with_attention
-from ascend_dump.analysis.compare._exchanged import exchanged
+from ascend_dump.analysis.compare._corrections import Corrections, corrections
 from ascend_dump.analysis.compare._on_executor import RankResult
 from ascend_dump.analysis.compare._other_elements import with_other_elements
 from ascend_dump.analysis.compare._proven_updates import Updates
@@ -76,8 +76,8 @@ Work = Generator[object, None, _Result]
 class _RankProgress(NamedTuple):
     """The results of one rank so far.
 
-    inside, left_out: numbers of operators by side; updates: operators of one side in two frameworks; exchanged: as in
-    `exchanged`, by step; others: as in `RankResult`
+    inside, left_out: numbers of operators by side; updates: operators of one side in two frameworks; corrections: by
+    step; others: as in `RankResult`
     """
 
     parts: list[Sequence[Pair]]
@@ -86,7 +86,7 @@ class _RankProgress(NamedTuple):
     crossings: list[Crossing]
     mapped: set[str]
     updates: Updates
-    exchanged: dict[Key, dict[str, str]]
+    corrections: dict[Key, Corrections]
 
     @classmethod
     def empty(cls) -> _RankProgress:
@@ -109,10 +109,10 @@ def compare_rank(
     If results show that operators were paired wrongly, all steps are compared once more, with other pairs.
     """
     others = (mapping, spreads, shared_spread, made_of, group, replay, steps, row_finder)
-    result, partners = yield from _compare_pairs(rules, {}, *others)
-    if partners:
-        again, _ = yield from _compare_pairs(rules, partners, *others)
-        result = min(result, again, key=_count_differing)
+    result, corrected = yield from _compare_pairs(rules, {}, *others)
+    if corrected:
+        again, _ = yield from _compare_pairs(rules, corrected, *others)
+        result = min(again, result, key=_count_differing)
     return result
 
 
@@ -122,7 +122,7 @@ def _count_differing(result: RankResult) -> int:
 
 def _compare_pairs(
     rules: Rules,
-    partners: Mapping[Key, Mapping[str, str]],
+    corrected: Mapping[Key, Corrections],
     mapping: Optional[Mapping[str, str]],
     spreads: dict[Key, list[Batch]],
     shared_spread: Optional[list[Batch]],
@@ -131,10 +131,10 @@ def _compare_pairs(
     replay: bool,
     steps: Steps,
     row_finder: Optional[RowFinder],
-) -> Work[tuple[RankResult, dict[Key, dict[str, str]]]]:
-    """Return the result of one rank, and the partners that results show for operators with origins.
+) -> Work[tuple[RankResult, dict[Key, Corrections]]]:
+    """Return the result of one rank, and if it has origins, what results show about its pairs, by step.
 
-    partners: names in the reference, by names in actual and steps, of operators that are paired by their results
+    corrected: what an earlier comparison showed about the pairs
     """
     if group is None and (row_finder is None or not row_finder.has_rows) and may_be_parts_of_batches(steps):
         with_operators = [(key, operators_in(a, made_of[0]), operators_in(b, made_of[1])) for key, a, b in steps]
@@ -165,11 +165,11 @@ def _compare_pairs(
             operators = row_finder.cut(*operators, mapping)
         second_run = operators_in(spreads.get(key, shared_spread) or (), None)
         shards = None if group is None else group.shards(key, *(operators if group.of_actual else operators[::-1]))
-        walk = _walk_step(divergence, *operators, second_run, mapping, progress, shards, partners=partners.get(key))
+        walk = _walk_step(divergence, *operators, second_run, mapping, progress, shards, corrected=corrected.get(key))
         parts.append((yield from _pairs_of_step(divergence, walk)))
-        found = exchanged(parts[-1]) if group is None and not partners else {}
-        if found:
-            progress.exchanged[key] = found
+        found = corrections(parts[-1]) if group is None and not corrected else None
+        if found is not None:
+            progress.corrections[key] = found
     if is_divided:
         with_operators = [(key, operators_in(a, made_of[0]), operators_in(b, made_of[1])) for key, a, b in steps]
         for key, actual, reference in divided_steps(with_operators):
@@ -186,7 +186,7 @@ def _compare_pairs(
         parts, of_updates = progress.updates.without_proven(parts)
         aligned = aligned if of_updates is None else (*aligned, of_updates)
     result = RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt(), aligned)
-    return result, progress.exchanged if result.origins else {}
+    return result, progress.corrections if result.origins else {}
 
 
 def _result_of_parts(steps: OperatorSteps) -> RankResult:
@@ -293,7 +293,7 @@ def _walk_step(
     progress: _RankProgress,
     shards: Optional[Portions] = None,
     matches: Optional[list[Match]] = None,
-    partners: Optional[Mapping[str, str]] = None,
+    corrected: Optional[Corrections] = None,
 ) -> Iterator[Pair]:
     if shards is None and matches is None and is_cross_framework(actual, reference):
         across = pair_cross_framework(actual, reference, mapping)
@@ -313,7 +313,8 @@ def _walk_step(
         return
     of_types, are_complete = matches, matches is None
     if matches is None:
-        of_types = matches = align(actual, reference, mapping, parts=shards is not None, agreeing=partners)
+        agreeing, apart = ({}, set()) if corrected is None else corrected
+        of_types = matches = align(actual, reference, mapping, parts=shards is not None, agreeing=agreeing, apart=apart)
     else:
         # Engines compute norms and scores in a wider type than the rest: the products tell the type of the program.
         of_types = [match for match in matches if is_product(match.reference)]

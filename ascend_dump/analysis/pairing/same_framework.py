@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Optional
 
 from ascend_dump.analysis.operators.arguments import commutes
@@ -40,6 +40,7 @@ def align(
     *,
     parts: bool = False,
     agreeing: Optional[Mapping[str, str]] = None,
+    apart: Collection[tuple[str, str]] = (),
 ) -> list[Match]:
     """Pair the operators of one step, in the order of the reference; operators that are left out have no partner.
 
@@ -61,7 +62,7 @@ def align(
 
     parts: a tensor of one side may be a part of a tensor of the other side, so that shapes are no evidence. Operators
     of modules that run the same operators on both sides are paired first
-    agreeing: names of operators of the reference, by names of actual, whose results agree
+    agreeing, apart: names of operators of actual and of the reference whose results agree, and of such that are no pair
     """
     if not mapping and len(actual) == len(reference) and all(map(is_same, actual, reference)):
         return [Match(a, b, "content", 1.0) for a, b in zip(actual, reference)]
@@ -90,6 +91,7 @@ def align(
         _sequence(gap_a, gap_b, keys, matches)
     if parts:
         matches = _without_other_names(actual, reference, matches)
+    matches = [match for match in matches if (match.actual.op_name, match.reference.op_name) not in apart]
     _unordered(free_a, free_b, KEYS_ANYWHERE, matches)
     matches = _in_one_order(flows, _settled(flows, matches))
     return sorted(matches, key=lambda match: match.reference.position)

@@ -1,12 +1,13 @@
-"""Find operators that were paired with another one of their kind, by their results.
+"""Find operators that were paired wrongly, by their results.
 
 Two programs may run branches in another order, such as the losses of images and of texts. Where names and data flow do
-not tell them apart, their results do: each agrees with the result of one other operator.
+not tell them apart, their results do: each agrees with the result of one other operator. And one program may run one
+operator where the other one runs several: then none of these is its partner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.explaining.results import Pair
@@ -20,7 +21,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["exchanged"]
+__all__ = ["Corrections", "corrections"]
 
 #: The largest relative distance of two results that agree: in rounding units, but at least _LEAST.
 _UNITS, _LEAST = 16.0, 1e-4
@@ -39,13 +40,39 @@ class _Result(NamedTuple):
     norm: float
 
 
-def exchanged(pairs: Iterable[Pair]) -> dict[str, str]:
-    """Return the names of operators of the reference by those of actual: their results agree, and others were paired.
+class Corrections(NamedTuple):
+    """What results show about the pairs of a step.
 
-    Each of the two results agrees with no other result of its kind. Statistics do not prove that results agree.
-
-    pairs: the pairs of one step
+    agreeing  names of operators of the reference, by names of actual, whose results agree although others were paired
+    apart     names in actual and in the reference of operators of other classes that are no pair
     """
+
+    agreeing: dict[str, str]
+    apart: set[tuple[str, str]]
+
+
+def corrections(pairs: Sequence[Pair]) -> Optional[Corrections]:
+    """Return what results show about the pairs of one step; None if they show nothing.
+
+    Operators are exchanged if each of the two results agrees with no other result of its kind. Statistics do not prove
+    that results agree.
+    """
+    agreeing = _exchanged(pairs)
+    apart = {
+        (pair.actual.op_name, pair.reference.op_name)
+        for pair in pairs
+        if pair.actual is not None
+        and pair.reference is not None
+        and pair.how == "order"
+        and pair.record.io == "output"
+        and pair.differs
+        and not pair.explained
+        and operator_class(pair.actual.op_type) != operator_class(pair.reference.op_type)
+    }
+    return Corrections(agreeing, apart) if agreeing or apart else None
+
+
+def _exchanged(pairs: Iterable[Pair]) -> dict[str, str]:
     groups: dict[Hashable, tuple[list[tuple[Record, bool]], list[tuple[Record, bool]]]] = {}
     for pair in pairs:
         is_paired = pair.actual is not None and pair.reference is not None
