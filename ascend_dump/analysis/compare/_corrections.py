@@ -31,7 +31,7 @@ _MOST, _MOST_BYTES = 64, 1 << 28
 _WEAK = ("place", "order", "dataflow")
 
 
-class _Result(NamedTuple):
+class _OutputValues(NamedTuple):
     """The values of a first output, flat. differs: the output of its partner has other values."""
 
     record: Record
@@ -100,7 +100,7 @@ def _may_be_exchanged(group: tuple[list[tuple[Record, bool]], list[tuple[Record,
     return is_small and all(group) and len(records) > 2 and any(differs for _, differs in group[0])
 
 
-def _read(records: Iterable[tuple[Record, bool]]) -> Iterator[_Result]:
+def _read(records: Iterable[tuple[Record, bool]]) -> Iterator[_OutputValues]:
     import numpy as np
 
     for record, differs in records:
@@ -111,10 +111,10 @@ def _read(records: Iterable[tuple[Record, bool]]) -> Iterator[_Result]:
         norm = float(np.linalg.norm(values))
         # Single numbers and constants are equal by chance.
         if values.size > 1 and np.isfinite(norm) and norm > 0 and values.min() != values.max():
-            yield _Result(record, differs, values, norm)
+            yield _OutputValues(record, differs, values, norm)
 
 
-def _agreeing(actual: list[_Result], reference: list[_Result]) -> Iterator[tuple[str, str]]:
+def _agreeing(actual: list[_OutputValues], reference: list[_OutputValues]) -> Iterator[tuple[str, str]]:
     """Yield the names of two operators whose results agree with each other, and with no other result."""
     near = [[n for n, b in enumerate(reference) if _agree(a, b)] for a in actual]
     for a, partners in zip(actual, near):
@@ -124,7 +124,7 @@ def _agreeing(actual: list[_Result], reference: list[_Result]) -> Iterator[tuple
                 yield a.record.op_name, b.record.op_name
 
 
-def _agree(a: _Result, b: _Result) -> bool:
+def _agree(a: _OutputValues, b: _OutputValues) -> bool:
     import numpy as np
 
     limit = _limit(a.record.dtype) * b.norm

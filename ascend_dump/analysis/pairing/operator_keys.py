@@ -11,7 +11,7 @@ from ascend_dump.analysis.numerics.device_formats import shape_in_model
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import in_any_order
-from ascend_dump.analysis.operators.names import is_source, is_view
+from ascend_dump.analysis.operators.names import is_source
 from ascend_dump.analysis.operators.next_request import is_of_module, is_update
 from ascend_dump.analysis.operators.operator import Operator, module_of
 from ascend_dump.analysis.operators.properties import operator_class
@@ -147,13 +147,8 @@ def _sorted(shape: Optional[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _shapes(operator: Operator) -> Hashable:
-    """Return the shapes of the outputs, with sorted axes; of the inputs if there are no outputs.
-
-    Views change shapes and nothing else, so they are known by both.
-    """
+    """Return the shapes of the outputs, with sorted axes; of the inputs if there are no outputs."""
     records = operator.outputs or operator.inputs
-    if is_view(operator.op_type):
-        records = [*operator.inputs, *operator.outputs]
     return tuple([_sorted(shape_in_model(record)) for record in records])
 
 

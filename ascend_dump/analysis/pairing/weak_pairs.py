@@ -275,9 +275,16 @@ def unpaired_components(flows: Flows, partners: Partners) -> Components:
 
 
 def stored_names(flow: DataFlow) -> dict[int, str]:
-    """Return the names of parameters, gradients and optimizer states by the numbers of their storages."""
-    records = (record for operator in flow.operators for record in operator.records if record.parameter)
-    return {storage[0]: record.parameter or "" for record in records if (storage := storage_of(record)) is not None}
+    """Return the names of parameters, gradients and optimizer states by the numbers of their storages.
+
+    Flat memory of several parameters is left out.
+    """
+    names: dict[int, set[str]] = {}
+    for record in (record for operator in flow.operators for record in operator.records if record.parameter):
+        storage = storage_of(record)
+        if storage is not None:
+            names.setdefault(storage[0], set()).add(record.parameter or "")
+    return {storage: of_storage.pop() for storage, of_storage in names.items() if len(of_storage) == 1}
 
 
 def exits(flows: Flows, partners: Partners) -> Iterator[tuple[list[Node], tuple[int, int]]]:
