@@ -28,6 +28,7 @@ from ascend_dump.analysis.alignment.step_boundaries import (
 )
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._attention import with_attention
+from ascend_dump.analysis.compare._corrections import Corrections, corrections
 from ascend_dump.analysis.compare._on_executor import RankResult
 from ascend_dump.analysis.compare._other_elements import with_other_elements
 from ascend_dump.analysis.compare._proven_updates import Updates
@@ -51,7 +52,7 @@ from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pair_cross_framework
 from ascend_dump.analysis.pairing.matches import Match, crossings
-from ascend_dump.analysis.pairing.other_names import modules_of_other_names
+from ascend_dump.analysis.pairing.other_names import other_names
 from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.analysis.pairing.stretches import stretches_of
 from ascend_dump.analysis.replay.rerun import Rerun
@@ -75,8 +76,8 @@ Work = Generator[object, None, _Result]
 class _RankProgress(NamedTuple):
     """The results of one rank so far.
 
-    inside, left_out: numbers of operators by side; updates: operators of one side in two frameworks; others: as in
-    `RankResult`
+    inside, left_out: numbers of operators by side; updates: operators of one side in two frameworks; corrections: by
+    step; others: as in `RankResult`
     """
 
     parts: list[Sequence[Pair]]
@@ -85,6 +86,11 @@ class _RankProgress(NamedTuple):
     crossings: list[Crossing]
     mapped: set[str]
     updates: Updates
+    corrections: dict[Key, Corrections]
+
+    @classmethod
+    def empty(cls) -> _RankProgress:
+        return cls([], Counter(), Counter(), [], set(), Updates(), {})
 
 
 def compare_rank(
@@ -98,13 +104,44 @@ def compare_rank(
     steps: Steps,
     row_finder: Optional[RowFinder] = None,
 ) -> Work[RankResult]:
-    """Return the result of one rank. steps: the steps of both sides, in the order in which they are compared."""
+    """Return the result of one rank. steps: the steps of both sides, in the order in which they are compared.
+
+    If results show that operators were paired wrongly, all steps are compared once more, with other pairs.
+    """
+    others = (mapping, spreads, shared_spread, made_of, group, replay, steps, row_finder)
+    result, corrected = yield from _compare_pairs(rules, {}, *others)
+    if corrected:
+        again, _ = yield from _compare_pairs(rules, corrected, *others)
+        result = min(again, result, key=_count_differing)
+    return result
+
+
+def _count_differing(result: RankResult) -> int:
+    return sum(pair.differs for part in result.parts if not isinstance(part, EqualStep) for pair in part)
+
+
+def _compare_pairs(
+    rules: Rules,
+    corrected: Mapping[Key, Corrections],
+    mapping: Optional[Mapping[str, str]],
+    spreads: dict[Key, list[Batch]],
+    shared_spread: Optional[list[Batch]],
+    made_of: tuple[ReadMadeOf, ReadMadeOf],
+    group: Optional[RankGroup],
+    replay: bool,
+    steps: Steps,
+    row_finder: Optional[RowFinder],
+) -> Work[tuple[RankResult, dict[Key, Corrections]]]:
+    """Return the result of one rank, and if it has origins, what results show about its pairs, by step.
+
+    corrected: what an earlier comparison showed about the pairs
+    """
     if group is None and (row_finder is None or not row_finder.has_rows) and may_be_parts_of_batches(steps):
         with_operators = [(key, operators_in(a, made_of[0]), operators_in(b, made_of[1])) for key, a, b in steps]
         if are_parts_of_batches(with_operators):
-            return _result_of_parts(with_operators)
+            return _result_of_parts(with_operators), {}
     divergence = Divergence(rules, Rerun(rules) if replay else None)
-    progress = _RankProgress([], Counter(), Counter(), [], set(), Updates())
+    progress = _RankProgress.empty()
     parts = progress.parts
     is_divided = group is None and (row_finder is None or not row_finder.has_rows) and may_be_divided(steps)
     names: Optional[dict[str, str]] = None
@@ -118,7 +155,7 @@ def compare_rank(
             continue
         operators = operators_in(a, made_of[0]), operators_in(b, made_of[1])
         if group is None and a and b:
-            names = modules_of_other_names(*operators[::-1]) if names is None else names
+            names = other_names(*operators[::-1]) if names is None else names
             operators = operators[0], with_names_of(operators[1], names, keep_labels=True)
             operators = transposed.turned(*operators)
         if group is not None:
@@ -128,8 +165,11 @@ def compare_rank(
             operators = row_finder.cut(*operators, mapping)
         second_run = operators_in(spreads.get(key, shared_spread) or (), None)
         shards = None if group is None else group.shards(key, *(operators if group.of_actual else operators[::-1]))
-        walk = _walk_step(divergence, *operators, second_run, mapping, progress, shards)
+        walk = _walk_step(divergence, *operators, second_run, mapping, progress, shards, corrected=corrected.get(key))
         parts.append((yield from _pairs_of_step(divergence, walk)))
+        found = corrections(parts[-1]) if group is None and not corrected else None
+        if found is not None:
+            progress.corrections[key] = found
     if is_divided:
         with_operators = [(key, operators_in(a, made_of[0]), operators_in(b, made_of[1])) for key, a, b in steps]
         for key, actual, reference in divided_steps(with_operators):
@@ -145,7 +185,8 @@ def compare_rank(
     if not of_program[0]:
         parts, of_updates = progress.updates.without_proven(parts)
         aligned = aligned if of_updates is None else (*aligned, of_updates)
-    return RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt(), aligned)
+    result = RankResult(parts, *of_program, *counts, crossed, group is not None, mapped, divergence.rebuilt(), aligned)
+    return result, progress.corrections if result.origins else {}
 
 
 def _result_of_parts(steps: OperatorSteps) -> RankResult:
@@ -216,7 +257,7 @@ def _walk_tokens(
     rules: Rules, mapping: Optional[Mapping[str, str]], operators: tuple[list[Operator], list[Operator], list[Match]]
 ) -> Work[tuple[Divergence, _RankProgress]]:
     divergence = Divergence(rules, None, by_tokens=True)
-    progress = _RankProgress([], Counter(), Counter(), [], set(), Updates())
+    progress = _RankProgress.empty()
     walk = _walk_step(divergence, operators[0], operators[1], [], mapping, progress, matches=operators[2])
     progress.parts.append((yield from _pairs_of_step(divergence, walk)))
     return divergence, progress
@@ -252,6 +293,7 @@ def _walk_step(
     progress: _RankProgress,
     shards: Optional[Portions] = None,
     matches: Optional[list[Match]] = None,
+    corrected: Optional[Corrections] = None,
 ) -> Iterator[Pair]:
     if shards is None and matches is None and is_cross_framework(actual, reference):
         across = pair_cross_framework(actual, reference, mapping)
@@ -271,7 +313,8 @@ def _walk_step(
         return
     of_types, are_complete = matches, matches is None
     if matches is None:
-        of_types = matches = align(actual, reference, mapping, parts=shards is not None)
+        agreeing, apart = ({}, set()) if corrected is None else corrected
+        of_types = matches = align(actual, reference, mapping, parts=shards is not None, agreeing=agreeing, apart=apart)
     else:
         # Engines compute norms and scores in a wider type than the rest: the products tell the type of the program.
         of_types = [match for match in matches if is_product(match.reference)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Optional
@@ -21,10 +22,11 @@ from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.float_types import float_kind, is_float_tensor
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.operators.names import is_view
-from ascend_dump.analysis.operators.operator import storage_of
+from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.analysis.pairing.weak_pairs import computes
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 __all__ = ["disregard", "judge_border", "leave", "note_agreement"]
@@ -169,7 +171,8 @@ def _cause(state: RankState, entered: EnteredStretch, pair: Pair) -> Stretch:
     """
     assert state.wiring is not None, "the caller checked it"
     leading = entered.stretch.leading_to(_identities([pair]), state.wiring.flows)
-    agreeing = _identities(entered.agreeing) | _agreeing_inside(state, leading)
+    # The tensor itself may be near, too: an update may be small.
+    agreeing = (_identities(entered.agreeing) | _agreeing_inside(state, leading)) - _identities([pair])
     right = entered.stretch.leading_to(agreeing, state.wiring.flows)
     cause = leading.without(right).without_masks()
     return cause if _is_open_beside(state, entered, cause.module) else cause.without_common()
@@ -192,15 +195,15 @@ def _is_open_beside(state: RankState, entered: EnteredStretch, module: str) -> b
 def _agreeing_inside(state: RankState, stretch: Stretch) -> set[int]:
     """Return the identities of results inside of a stretch that both programs compute, by any operators.
 
-    Only first outputs count, and all parts of a tensor that is divided. Other outputs are statistics in most cases,
-    such as the mean of a norm. If there is too much to compare, nothing is returned.
+    Only first outputs count, and all parts of a tensor that is divided, or of a list of tensors. Other outputs are
+    statistics in most cases, such as the mean of a norm. If there is too much to compare, nothing is returned.
     """
     here, there = (
         {
             record.content: record
             for operator in side
-            for record in (operator.outputs if is_view(operator.op_type) else operator.outputs[:1])
-            if record.content is not None and is_float_tensor(record)
+            for record in (operator.outputs if _has_parts(operator) else operator.outputs[:1])
+            if record.content is not None and float_kind(record.dtype or "") is not None
         }
         for side in stretch.operators
     )
@@ -210,13 +213,32 @@ def _agreeing_inside(state: RankState, stretch: Stretch) -> set[int]:
     return {id(record) for a, b in pairs if _is_near(state, a, b) for record in (a, b)}
 
 
+def _has_parts(operator: Operator) -> bool:
+    return is_view(operator.op_type) or operator.function.startswith("_foreach_")
+
+
 def _is_near(state: RankState, a: Record, b: Record) -> bool:
-    """Return True if two tensors differ by little more than rounding. Statistics do not prove it."""
+    """Return True if two tensors differ by little more than rounding. Statistics do not prove it.
+
+    Single numbers are near by chance more easily, and integers such as 0 and 1 are no evidence at all.
+    """
+    is_number = not is_float_tensor(b)
+    if is_number and _is_integer(b):
+        return False
     difference = state.differences.between(a, b)
     measure, kind = difference.measure, float_kind(type_of(a, b))
     if measure is None or kind is None or difference.bounds or measure.nonfinite:
         return difference.verdict == "equal"
-    return measure.rms > 0 and measure.rel_l2 <= max(_UNITS_NEAR * kind.unit, _LEAST_NEAR)
+    limit = _UNITS_NEAR * kind.unit if is_number else max(_UNITS_NEAR * kind.unit, _LEAST_NEAR)
+    return measure.rms > 0 and measure.rel_l2 <= limit
+
+
+def _is_integer(number: Record) -> bool:
+    try:
+        value = number.statistics().max
+    except AscendDumpError:
+        return True
+    return value is None or not math.isfinite(value) or float(value).is_integer()
 
 
 def disregard(state: RankState, border: Border) -> None:

@@ -229,7 +229,8 @@ class Effects:
             if any(self._is_last(side, record) for record in records) or not flow.operators[position].outputs:
                 yield None
             yield from self._node(side, position, records)
-        if not is_read and not ends_alike and not self._is_result_of_both(side, operator, output):
+        is_result = not (is_read or ends_alike or _is_statistic(flow, operator, output))
+        if is_result and not self._is_result_of_both(side, operator, output):
             yield None
 
     def _is_result_of_both(self, side: int, operator: Operator, output: Record) -> bool:
@@ -392,6 +393,20 @@ def _readers_of_outside(flow: DataFlow) -> dict[Made, set[int]]:
             if source.root is not None and source.root.position == OUTSIDE:
                 readers.setdefault(source.root, set()).add(position)
     return readers
+
+
+def _is_statistic(flow: DataFlow, operator: Operator, output: Record) -> bool:
+    """Return True for an unread later output of an operator whose first output is read, as the sums of an attention.
+
+    A backward pass would read it. Parts of a tensor are no statistics.
+    """
+    if output.index == 0 or is_view(operator.op_type) or is_of_module(output) or not flow.readers[operator.position]:
+        return False
+    return any(
+        source.root is not None and source.root.position == operator.position and source.root.output == 0
+        for reader in flow.readers[operator.position]
+        for source in flow.sources[reader]
+    )
 
 
 def _before_views(flow: DataFlow, operator: Operator, output: Record) -> Made:

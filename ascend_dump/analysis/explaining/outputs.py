@@ -32,7 +32,7 @@ from ascend_dump.analysis.judging.elementwise import measure_without_masks
 from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, NO_ORIGINS, InputNoise, OriginNumber, flips_in
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure
-from ascend_dump.analysis.numerics.permutations import IDENTITY
+from ascend_dump.analysis.numerics.permutations import IDENTITY, is_permutation
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
@@ -106,6 +106,9 @@ def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Op
         state.casts.add(difference.contents)
         difference = difference.of_values()
         pair = replace(pair, verdict=difference.verdict, reason=difference.reason)
+    elif difference.verdict == "structure" and _passes_on_axes(operators, difference):
+        difference = replace(difference, verdict="different", reason="")
+        pair = replace(pair, verdict="different", reason="")
     if difference.verdict != "structure":
         undefined = _undefined(state, operators, b, difference, pair)
         if undefined is not None:
@@ -171,6 +174,19 @@ def _without_value(state: RankState, operators: OperatorPair, pair: Pair) -> fro
     return causes
 
 
+def _passes_on_axes(operators: OperatorPair, difference: Difference) -> bool:
+    """Return True if an output has its axes in another order because an input has, or because both sides move axes.
+
+    One program computes with heads before tokens, the other one with tokens before heads. Then values decide.
+    """
+    if not difference.has_values:
+        return False
+    match = operators.match
+    if all(is_view(operator.op_type) for operator in (match.actual, match.reference)):
+        return is_permutation(difference.layout)
+    return any(is_permutation(pair.transformation) and pair.verdict in ("equal", "noise") for pair in operators.inputs)
+
+
 def _is_called_differently(operators: OperatorPair) -> bool:
     """Return True if other arguments or another operator explain a difference better than rounding that was measured.
 
@@ -181,21 +197,29 @@ def _is_called_differently(operators: OperatorPair) -> bool:
         return False
     if any(noise.bounds or noise.flips for noise in operators.noise):
         return False
-    return operators.is_replaced or bool(differing_arguments(match.actual, match.reference))
+    if operators.is_replaced:
+        return True
+    arguments = differing_arguments(match.actual, match.reference)
+    return any(not (argument.is_axis and _have_moved_axes(operators)) for argument in arguments)
+
+
+def _have_moved_axes(operators: OperatorPair) -> bool:
+    """Return True if an input has its axes in another order on each side, so that numbers of axes differ, too."""
+    return any(is_permutation(pair.transformation) for pair in operators.inputs)
 
 
 def _is_due_to_arguments(operators: OperatorPair, a: Record, b: Record, measure: Measure) -> bool:
     """Return True if other arguments explain an output better than rounding, which may explain as much at most.
 
     The inputs are off by rounding that was measured, and an operator seldom enlarges it. Elements that a mask fills
-    with other values do not count. Nor do axes where tokens are compared: each side may have others before them.
+    with other values do not count. Nor do axes where each side may have others before them, or another order.
     """
     match, kind = operators.match, float_kind(type_of(a, b))
     if kind is None or match.tensors is not None or any(noise.bounds or noise.flips for noise in operators.noise):
         return False
     differing = differing_arguments(match.actual, match.reference)
-    of_tokens = token_part(b) is not None
-    if all(argument.is_rounding or (of_tokens and argument.is_axis) for argument in differing):
+    has_other_axes = token_part(b) is not None or _have_moved_axes(operators)
+    if all(argument.is_rounding or (has_other_axes and argument.is_axis) for argument in differing):
         return False
     most = _TIMES_ROUNDING * max([kind.unit, *(max(noise.unit, noise.error) for noise in operators.noise)])
     if measure.rel_l2 <= most:

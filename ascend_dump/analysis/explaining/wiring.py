@@ -200,8 +200,33 @@ class Wiring:
         return [
             (before[storage], output)
             for storage, output in after.items()
-            if storage in before and self._is_changed(side, before[storage], output)
+            if storage in before
+            and self._is_changed(side, before[storage], output)
+            and not self._is_divided(1 - side, output)
         ]
+
+    def _is_divided(self, side: int, state: Record) -> bool:
+        """Return True if a side may keep a state of the other side in smaller tensors: it updates enough of them.
+
+        For example, one program averages each parameter, and the other one flat memory of all parameters.
+        """
+        size = math.prod(state.shape or ())
+        smaller = [elements for elements in self._written_sizes[side] if elements < size]
+        return len(state.shape or ()) == 1 and len(smaller) > 1 and sum(smaller) >= size
+
+    @cached_property
+    def _written_sizes(self) -> tuple[list[int], list[int]]:
+        """For each side: the numbers of elements of the tensors older than the step that it updates."""
+        sides = []
+        for flow in self.flows:
+            sizes: dict[int, int] = {}
+            for operator, sources in zip(flow.operators, flow.sources):
+                if operator.phase != "backward" and writes(operator.op_type):
+                    for source in sources[:1]:
+                        if source.root is not None and source.root.position == OUTSIDE:
+                            sizes[source.root.output] = math.prod(source.record.shape or ())
+            sides.append([*sizes.values()])
+        return sides[0], sides[1]
 
     def _is_changed(self, side: int, before: Record, after: Record) -> bool:
         # Step counts are single numbers. The other program may keep them in Python, so single numbers are left out.
@@ -221,16 +246,18 @@ class Wiring:
 
     @cached_property
     def _named_writes(self) -> tuple[set[str], set[str]]:
-        """For each side: the names of the parameters and states that it writes."""
-        sides = [
-            {
-                self._names[side].get((storage_of(output) or (-1,))[0], output.parameter or "")
-                for one in operators
-                if writes(one.op_type)
-                for output in one.outputs
-            }
-            for side, operators in enumerate(self.operators)
-        ]
+        """For each side: the names of the parameters and states that it writes.
+
+        An update of flat memory writes all parameters in it.
+        """
+        sides = []
+        for operators in self.operators:
+            names: dict[int, set[str]] = {}
+            for record in (record for one in operators for record in one.records if record.parameter):
+                names.setdefault((storage_of(record) or (-1,))[0], set()).add(record.parameter or "")
+            outputs = (output for one in operators if writes(one.op_type) for output in one.outputs)
+            of_outputs = (names.get((storage_of(output) or (-1,))[0], {output.parameter or ""}) for output in outputs)
+            sides.append(set().union(*of_outputs))
         return sides[0], sides[1]
 
     def named(self, side: int, record: Record) -> str:

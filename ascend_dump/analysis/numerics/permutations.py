@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple, Optional
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["IDENTITY", "Rearrangement", "find_layout"]
+__all__ = ["IDENTITY", "Rearrangement", "find_layout", "is_permutation", "order_of_axes"]
 
 IDENTITY = "identity"
 #: Arrays with more axes longer than 1 have too many orders to try.
@@ -36,6 +37,11 @@ class Rearrangement(NamedTuple):
         split = array if self.parts is None else array.reshape(self.parts)
         moved: np.ndarray = split.transpose(self.axes).reshape(self.shape)
         return moved
+
+
+def is_permutation(name: str) -> bool:
+    """Return True for the name of a change that only moves axes, as "permute(0, 2, 1, 3)"."""
+    return name.startswith("permute") and "reshape" not in name
 
 
 def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False) -> Optional[Rearrangement]:
@@ -72,6 +78,39 @@ def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False)
         if distance < least:
             best, least = layout, distance
     return best if nearest else None
+
+
+def order_of_axes(array: np.ndarray, target: np.ndarray) -> Optional[Rearrangement]:
+    """Return the order of axes in which an array has the values of another one of its shape; None if there is none.
+
+    The array differs from the other one as it is. The changed array may differ by a hundredth of the norm.
+    """
+    import numpy as np
+
+    lengths = [size for size in array.shape if size > 1]
+    if len({*lengths}) == len(lengths) or array.dtype.kind not in "fV" or target.dtype.kind not in "fV":
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        values, wanted = array.astype(np.float64), target.astype(np.float64)
+        norm = float(np.linalg.norm(wanted))
+        # Most tensors that differ are off by less, or are not the same in any order: their norms tell at once.
+        if not math.isfinite(norm) or abs(float(np.linalg.norm(values)) - norm) > _SAME * norm:
+            return None
+        if float(np.linalg.norm(values - wanted)) <= 2 * _SAME * norm:
+            return None
+        for order, short in _orders(array.shape):
+            axes = _with_short(order, short, array.ndim)
+            layout = Rearrangement(f"permute{axes}", axes, array.shape)
+            is_of_shape = tuple(array.shape[axis] for axis in axes) == array.shape
+            if is_of_shape and float(np.linalg.norm(layout.of(values) - wanted)) <= _SAME * norm:
+                return layout
+    return None
+
+
+def _with_short(order: tuple[int, ...], short: list[int], count: int) -> tuple[int, ...]:
+    """Return the order of all axes: those of length 1 stay where they are."""
+    long = iter(order)
+    return tuple(axis if axis in short else next(long) for axis in range(count))
 
 
 def _layouts(shape: tuple[int, ...], target: tuple[int, ...]) -> list[Rearrangement]:

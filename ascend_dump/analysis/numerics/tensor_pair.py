@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Protocol
 from ascend_dump.analysis.numerics.device_formats import as_in_model, in_one_layout, may_differ_in_layout
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.measure import Measure, measure
-from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout
+from ascend_dump.analysis.numerics.permutations import IDENTITY, find_layout, is_permutation, order_of_axes
 from ascend_dump.analysis.numerics.statistics_bounds import RoundedStatistics, bounds, rounded_statistics
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.errors import AscendDumpError, ConfigError, NotSupported
@@ -91,8 +91,13 @@ class Difference:
 
     @property
     def has_values(self) -> bool:
-        """True if the values can be judged: there are numbers, and shapes differ in axes of length 1 at most."""
-        return self.measure is not None and (self.verdict != "structure" or self.layout == _RESHAPED)
+        """True if the values can be judged: there are numbers, and the elements of other shapes correspond.
+
+        Shapes differ in axes of length 1, or in the order of the axes, which the values show.
+        """
+        if self.verdict == "structure" and not (self.layout == _RESHAPED or is_permutation(self.layout)):
+            return False
+        return self.measure is not None
 
     def of_values(self) -> Difference:
         """Return the difference without the verdict "structure" if only the floating-point types differ; else self."""
@@ -174,9 +179,12 @@ class Differences:
             reason = f"{shape_text(a.shape)} on one rank of several is no part or term of {shape_text(b.shape)}"
             return Difference("unmatched", reason, identities)
         may_be_rearranged = self.layouts or self.shards is not None
-        if numbers is None or (a.shape != b.shape and layout.startswith(_REARRANGED) and not may_be_rearranged):
+        is_of_other_shape = a.shape != b.shape and layout.startswith(_REARRANGED)
+        if numbers is None or ((is_of_other_shape or is_permutation(layout)) and not may_be_rearranged):
             reason = f"shape {shape_text(a.shape)} instead of {shape_text(b.shape)}"
-            if numbers is not None and not numbers.unequal:
+            if a.shape == b.shape:
+                reason = f"its axes are in another order: {layout}"
+            elif numbers is not None and not numbers.unequal:
                 reason += f", of the same values: {layout}"
             return Difference("structure", reason, identities, numbers, layout=layout)
         if not typed_alike and not cast:
@@ -242,7 +250,7 @@ class Differences:
             if part is not None:
                 return part
         if not self.layouts and a.shape == b.shape:
-            return a.numpy(), b.numpy(), IDENTITY
+            return _in_one_order(a.numpy(), b.numpy())
         if not self._may_be_one(a, b):
             return None
         array_a, array_b = as_in_model(a), as_in_model(b)
@@ -259,6 +267,15 @@ class Differences:
         if a.shape is None or b.shape is None:
             return True
         return math.prod(a.shape) == math.prod(b.shape) or may_differ_in_layout(a, b)
+
+
+def _in_one_order(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return two arrays of one shape, and the change of the axes of the first, of which some are equally long.
+
+    One program may have [heads, tokens], and the other one [tokens, heads], with as many heads as tokens.
+    """
+    order = order_of_axes(a, b)
+    return (a, b, IDENTITY) if order is None else (order.of(a), b, order.name)
 
 
 def _long_axes(array: np.ndarray) -> list[int]:

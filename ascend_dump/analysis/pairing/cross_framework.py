@@ -73,6 +73,10 @@ class CrossFrameworkPairs:
     types: Types = field(default_factory=lambda: ({}, {}))
 
 
+#: A program with fewer modules that run operators may be the whole network as one.
+_FEW_MODULES = 3
+
+
 def is_cross_framework(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
     """Return True if these are programs in two frameworks, or one program with operators fused or decomposed on a side.
 
@@ -114,12 +118,13 @@ def _without_wrapper(modules: set[str]) -> set[str]:
 
 
 def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if the programs have no common modules, and each runs types of operators that the other never runs.
+    """Return True if only one program has modules, and each runs types of operators that the other never runs.
 
-    A compiler decomposes operators mostly into types that both programs run anyway. So _ALONE is small.
+    A compiler decomposes operators mostly into types that both programs run anyway. So _ALONE is small. It leaves no
+    modules but the whole network; a port has modules with other names.
     """
     modules = [_without_wrapper({operator.module_path for operator in side}) for side in (actual, reference)]
-    if modules[0] & modules[1] or not any(modules):
+    if modules[0] & modules[1] or not any(modules) or all(len(paths) >= _FEW_MODULES for paths in modules):
         return False
     types = [{operator_class(x.op_type) for x in side if not is_view(x.op_type)} for side in (actual, reference)]
     alone = types[0] - types[1], types[1] - types[0]

@@ -1,4 +1,4 @@
-"""Find the modules that two implementations of one network name differently, by the weights that they read.
+"""Find the modules and weights that two implementations of one network name differently, by the weights they read.
 
 A network that was ported has the weights of the reference under other names. Weights are read in one order mostly, so
 that those with a common content, such as the zeros of a bias, are paired between those with a content of their own.
@@ -7,7 +7,7 @@ that those with a common content, such as the zeros of a bias, are paired betwee
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ascend_dump.analysis.operators.layer_names import contents_of_parameters
@@ -15,7 +15,7 @@ from ascend_dump.analysis.operators.operator import Operator, common_module
 from ascend_dump.analysis.pairing.sequences import common
 from ascend_dump.analysis.pairing.weak_pairs import computes
 
-__all__ = ["modules_of_other_names"]
+__all__ = ["other_names"]
 
 #: Minimum number of weights with a content of their own that show that two programs run one network.
 _FEW = 3
@@ -23,22 +23,33 @@ _FEW = 3
 _Weights = Mapping[str, Any]
 
 
-def modules_of_other_names(reference: Sequence[Operator], actual: Sequence[Operator]) -> dict[str, str]:
-    """Return the paths of modules in actual with the same weights, by the paths of modules of the reference.
+def other_names(reference: Sequence[Operator], actual: Sequence[Operator]) -> dict[str, str]:
+    """Return the paths in actual of modules and weights, by the paths of the reference.
 
-    A module around such modules corresponds to the innermost module around their partners. Only modules that run
-    operators are returned, and only paths that the other side does not have, so that weights that a program confused
-    are not hidden.
+    Only paths that the other side does not have are returned, so that weights that a program confused are not hidden.
 
     reference, actual: the operators of the first step that both programs have
     """
-    sides = reference, actual
     weights = contents_of_parameters(reference), contents_of_parameters(actual)
     if weights[0].keys() <= weights[1].keys():
         return {}
     unique = _unique_weights(*weights)
     if len(unique) < _FEW:
         return {}
+    names = {**unique, **_common_weights(unique, *weights)}
+    of_weights = {
+        name: partner for name, partner in names.items() if name not in weights[1] and partner not in weights[0]
+    }
+    return {**of_weights, **_modules(unique, weights, (reference, actual))}
+
+
+def _modules(
+    unique: Mapping[str, str], weights: tuple[_Weights, _Weights], sides: tuple[Sequence[Operator], Sequence[Operator]]
+) -> dict[str, str]:
+    """Return the paths in actual of modules that run operators, by the paths of modules of the reference.
+
+    A module around such modules corresponds to the innermost module around their partners.
+    """
     partners = dict(_module_pairs(unique, *weights, all_weights=False))
     names, names_in_actual = ([*contents] for contents in weights)
     order = common([*weights[0].values()], [*weights[1].values()])
@@ -55,6 +66,33 @@ def modules_of_other_names(reference: Sequence[Operator], actual: Sequence[Opera
         for path, partner in partners.items()
         if counts[partner] == 1 and path in running[0] - paths[1] and partner in running[1] - paths[0]
     }
+
+
+def _common_weights(unique: Mapping[str, str], reference: _Weights, actual: _Weights) -> dict[str, str]:
+    """Return the names in actual, by those in the reference, of weights whose content other weights have, too.
+
+    Both programs read equally many weights of this content after the same weight with a content of its own.
+    """
+    ends = {partner: name for name, partner in unique.items()}
+    groups = _read_after(unique, reference), _read_after(ends, actual)
+    names: dict[str, str] = {}
+    for (before, content), group in groups[0].items():
+        partners = groups[1].get((unique.get(before, ""), content), [])
+        if len(partners) == len(group):
+            names.update(zip(group, partners))
+    return names
+
+
+def _read_after(unique: Collection[str], weights: _Weights) -> dict[tuple[str, Any], list[str]]:
+    """Return the other weights in the order in which they are read, by (unique weight read before, their content)."""
+    groups: dict[tuple[str, Any], list[str]] = {}
+    before = ""
+    for name, content in weights.items():
+        if name in unique:
+            before = name
+        else:
+            groups.setdefault((before, content), []).append(name)
+    return groups
 
 
 def _running_modules(operators: Sequence[Operator]) -> set[str]:

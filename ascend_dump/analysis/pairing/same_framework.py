@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Optional
 
 from ascend_dump.analysis.operators.arguments import commutes
@@ -39,13 +39,15 @@ def align(
     mapping: Optional[Mapping[str, str]] = None,
     *,
     parts: bool = False,
+    agreeing: Optional[Mapping[str, str]] = None,
+    apart: Collection[tuple[str, str]] = (),
 ) -> list[Match]:
     """Pair the operators of one step, in the order of the reference; operators that are left out have no partner.
 
     If every operator equals the operator at its index on the other side, these are the pairs. Else there are passes,
     the strongest evidence first:
 
-    - the user's mapping, from names of actual to names of the reference
+    - the user's mapping, from names of actual to names of the reference; then results that agree
     - in any order: for graphs, unique contents and names; for eager programs, updates of the same parameter
     - contents that are unique on each side, in one order
     - dataflow: operators that read the same outputs of paired operators
@@ -60,10 +62,12 @@ def align(
 
     parts: a tensor of one side may be a part of a tensor of the other side, so that shapes are no evidence. Operators
     of modules that run the same operators on both sides are paired first
+    agreeing, apart: names of operators of actual and of the reference whose results agree, and of such that are no pair
     """
     if not mapping and len(actual) == len(reference) and all(map(is_same, actual, reference)):
         return [Match(a, b, "content", 1.0) for a, b in zip(actual, reference)]
-    matches: list[Match] = _mapped(actual, reference, mapping or {})
+    matches = _mapped(actual, reference, mapping or {}, "mapping", 1.0)
+    matches += _mapped(*_unmatched(actual, reference, matches), agreeing or {}, "value", 0.9)
     is_graph = not any("::" in operator.op_type for operator in reference)
     _unordered(actual, reference, KEYS_IN_GRAPHS if is_graph else KEYS_OF_UPDATES, matches)
     _unordered(*called_as_often(actual, reference), ((name_of_module, "name", 0.9),), matches)
@@ -87,6 +91,7 @@ def align(
         _sequence(gap_a, gap_b, keys, matches)
     if parts:
         matches = _without_other_names(actual, reference, matches)
+    matches = [match for match in matches if (match.actual.op_name, match.reference.op_name) not in apart]
     _unordered(free_a, free_b, KEYS_ANYWHERE, matches)
     matches = _in_one_order(flows, _settled(flows, matches))
     return sorted(matches, key=lambda match: match.reference.position)
@@ -112,13 +117,15 @@ def _in_same_modules(
                     yield Match(a, b, "place", 0.9)
 
 
-def _mapped(actual: Sequence[Operator], reference: Sequence[Operator], mapping: Mapping[str, str]) -> list[Match]:
+def _mapped(
+    actual: Sequence[Operator], reference: Sequence[Operator], mapping: Mapping[str, str], how: str, confidence: float
+) -> list[Match]:
     by_name = {operator.op_name: operator for operator in reference}
     matches = []
     for operator in actual if mapping else ():
         partner = by_name.pop(mapping.get(operator.op_name, ""), None)
         if partner is not None:
-            matches.append(Match(operator, partner, "mapping", 1.0))
+            matches.append(Match(operator, partner, how, confidence))
     return matches
 
 

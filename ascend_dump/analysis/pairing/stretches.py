@@ -16,7 +16,7 @@ from ascend_dump.analysis.operators.operator import Operator, common_module, sto
 from ascend_dump.analysis.operators.properties import RANDOM, operator_class
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
 from ascend_dump.analysis.pairing.matches import Match
-from ascend_dump.analysis.pairing.weak_pairs import Node, Partners, computes, exits, unpaired_components
+from ascend_dump.analysis.pairing.weak_pairs import Node, Partners, computes, exits, stored_names, unpaired_components
 from ascend_dump.reading import Record
 
 __all__ = ["Stretch", "stretches_of"]
@@ -224,12 +224,18 @@ _Results = dict[Hashable, list[tuple[int, Record]]]
 
 
 def _named_results(flow: DataFlow, partners: dict[int, int]) -> _Results:
-    """Return the last value of each parameter and optimizer state, if an operator without a partner wrote it."""
+    """Return the last value of each parameter and optimizer state, if an operator without a partner wrote it.
+
+    A loop that is written by hand updates `parameter.data`, which has no name but the memory of the parameter.
+    """
     last: dict[str, tuple[int, Record]] = {}
+    stored = stored_names(flow)
+    shapes = {record.parameter: record.shape for operator in flow.operators for record in operator.records}
     for position, operator in enumerate(flow.operators):
         for record in operator.outputs:
-            if record.parameter and not is_view(operator.op_type):
-                last[record.parameter] = position, record
+            name = record.parameter or stored.get((storage_of(record) or (-1,))[0])
+            if name and record.shape == shapes[name] and not is_view(operator.op_type):
+                last[name] = position, record
     return {name: [(position, record)] for name, (position, record) in last.items() if position not in partners}
 
 

@@ -18,7 +18,7 @@ from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, InputSource, Made
 from ascend_dump.reading import Record
 
-__all__ = ["Node", "Partners", "computes", "exits", "is_crossed", "settled", "unpaired_components"]
+__all__ = ["Node", "Partners", "computes", "exits", "is_crossed", "settled", "stored_names", "unpaired_components"]
 
 _Kind = Callable[[Operator], Hashable]
 #: Side (0: actual) and position of an operator.
@@ -164,7 +164,7 @@ class _Candidates:
             {record.parameter for operator in flow.operators for record in operator.records} for flow in flows
         ]
         #: For each side, by the number of a storage: the name of the parameter in it. Views of it have no name.
-        self._stored = [_stored_names(flow) for flow in flows]
+        self._stored = [stored_names(flow) for flow in flows]
 
     def add(self, position_a: int, position_b: int) -> bool:
         """Add a pair to the partners if its inputs or its module confirm it; return True if they do."""
@@ -274,9 +274,17 @@ def unpaired_components(flows: Flows, partners: Partners) -> Components:
     return components
 
 
-def _stored_names(flow: DataFlow) -> dict[int, str]:
-    records = (record for operator in flow.operators for record in operator.records if record.parameter)
-    return {storage[0]: record.parameter or "" for record in records if (storage := storage_of(record)) is not None}
+def stored_names(flow: DataFlow) -> dict[int, str]:
+    """Return the names of parameters, gradients and optimizer states by the numbers of their storages.
+
+    Flat memory of several parameters is left out.
+    """
+    names: dict[int, set[str]] = {}
+    for record in (record for operator in flow.operators for record in operator.records if record.parameter):
+        storage = storage_of(record)
+        if storage is not None:
+            names.setdefault(storage[0], set()).add(record.parameter or "")
+    return {storage: of_storage.pop() for storage, of_storage in names.items() if len(of_storage) == 1}
 
 
 def exits(flows: Flows, partners: Partners) -> Iterator[tuple[list[Node], tuple[int, int]]]:

@@ -23,6 +23,7 @@ from program_pairs.judge import found_of
 
 import ascend_dump
 
+_SEEN = Path(__file__).with_name("seen.txt")
 _STEPS = 2
 
 
@@ -55,9 +56,12 @@ class Runner:
         return entry(case, outcome(case, verdict, origins, names, self.data), verdict, origins, lines)
 
 
-def chosen(kind: str, every: int, offset: int, only: str) -> list[Case]:
+def chosen(kind: str, every: int, offset: int, only: str, part: str = "all") -> list[Case]:
     """Return the cases that are to be measured."""
+    seen = set(_SEEN.read_text(encoding="utf-8").splitlines())
     cases = [case for case in CASES if case.is_fault == (kind == "faults")]
+    if part != "all":
+        cases = [case for case in cases if (case.name in seen) == (part == "seen")]
     if only:
         return [case for case in cases if case.name == only] or [case for case in cases if only in case.name]
     return cases[offset::every]
@@ -68,6 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", choices=sorted(SETTINGS), default="tensors")
     parser.add_argument("--kind", choices=sorted(OUTCOMES), required=True)
+    parser.add_argument("--part", choices=("all", "seen", "unseen"), default="all", help="cases in seen.txt or not")
     parser.add_argument("--every", type=int, default=1, help="every N-th case")
     parser.add_argument("--offset", type=int, default=0, help="beginning with case K")
     parser.add_argument("--only", default="", help="the name of one case, or a part of names")
@@ -76,7 +81,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     start = time.process_time()
-    cases = chosen(arguments.kind, arguments.every, arguments.offset, arguments.only)
+    cases = chosen(arguments.kind, arguments.every, arguments.offset, arguments.only, arguments.part)
     with tempfile.TemporaryDirectory(prefix="ports_") as folder, contextlib.ExitStack() as stack:
         out = stack.enter_context(arguments.out.open("a", encoding="utf-8")) if arguments.out else None
         results = measure_all(cases, Runner(Path(folder), arguments.data).compare, arguments.data, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import warnings
 
 import torch
@@ -12,11 +13,8 @@ from port_programs.program import Program
 _STEPS = 3
 #: Relative difference of losses up to which a port is right, and the change from which on a fault is one.
 _HARMLESS, _FAULT = 1e-7, 1e-6
-
-
-def _losses(program: Program) -> list[float]:
-    losses = program.train(_STEPS)
-    return [*losses, program.evaluate()] if program.evaluate else losses
+#: Relative difference of the lengths of all updates up to which a port trains as its reference does.
+_UPDATES = 1e-5
 
 
 def _largest(values: list[float], references: list[float]) -> float:
@@ -35,17 +33,31 @@ def _parameter_change(program: Program, right: Program) -> float:
     return max(changes)
 
 
+def _run(program: Program) -> tuple[list[float], float]:
+    """Run the program; return its losses, and the length of all updates of parameters together."""
+    parameters = list(program.model.parameters())
+    before = [parameter.detach().clone() for parameter in parameters]
+    losses = program.train(_STEPS)
+    updates = [float((parameter - old).detach().norm()) for parameter, old in zip(parameters, before)]
+    if program.evaluate:
+        losses = [*losses, program.evaluate()]
+    return losses, math.hypot(*updates)
+
+
 def measure(case: Case) -> tuple[float, float]:
     """Return the largest differences of losses and of parameters.
 
-    A harmless port is compared with the reference, and losses only, because its parameters are others. A fault is
-    compared with the harmless port.
+    A harmless port is compared with the reference: its parameters are split, joined and turned otherwise, so the
+    lengths of all updates are compared. A fault is compared with the harmless port.
     """
     program = build_port(case)
-    losses = _losses(program)
+    losses, updates = _run(program)
     right = build_port(Case(case.network)) if case.is_fault else build_reference(case)
-    difference = _largest(losses, _losses(right))
-    return difference, _parameter_change(program, right) if case.is_fault else 0.0
+    right_losses, right_updates = _run(right)
+    difference = _largest(losses, right_losses)
+    if case.is_fault:
+        return difference, _parameter_change(program, right)
+    return difference, abs(updates - right_updates) / (right_updates or 1.0)
 
 
 def main() -> None:
@@ -60,7 +72,7 @@ def main() -> None:
     wrong = 0
     for case in cases:
         losses, parameters = measure(case)
-        is_as_said = max(losses, parameters) > _FAULT if case.is_fault else losses < _HARMLESS
+        is_as_said = max(losses, parameters) > _FAULT if case.is_fault else losses < _HARMLESS and parameters < _UPDATES
         wrong += not is_as_said
         print(
             f"{'ok' if is_as_said else 'WRONG':6}losses {losses:.1e}  parameters {parameters:.1e}  {case.name}",

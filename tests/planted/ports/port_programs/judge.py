@@ -19,6 +19,8 @@ def is_right(origin: Found, case: Case, data: str) -> bool:
     is_marked = bool(marked_lines(_FOLDER).get(case.marker, set()) & set(origin.sources))
     if is_marked and (not truth.within or any(matches(truth.within, module) for module in origin.modules)):
         return True
+    if any(matches(truth.parameters, name) for name in origin.parameters):
+        return True
     modules = truth.modules + (truth.readers if data == "modules" else ())
     return any(
         matches(modules, module) or matches(truth.operators, f"{module}:{origin.operator}") for module in origin.modules

@@ -28,6 +28,7 @@ class Truth:
     modules     patterns of the module path (the whole path) in either program
     operators   patterns of `module path:type of operator`
     readers     patterns of module paths that dumps of modules can show at best: the readers of a wrong tensor
+    parameters  patterns of the names of parameters that are updated wrongly
     within      patterns of module paths in which the marked lines count, because all layers run them; empty for all
     visible     false if inputs and outputs of modules cannot show it
     """
@@ -35,6 +36,7 @@ class Truth:
     modules: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
     within: tuple[str, ...] = ()
     visible: bool = True
 
@@ -52,6 +54,20 @@ class Network:
 def generator() -> torch.Generator:
     """Return the generator of the data; the same numbers for both programs."""
     return torch.Generator().manual_seed(3)
+
+
+def normal(drawn: torch.Generator, *shape: int) -> Tensor:
+    """Return normal numbers that are the same in all precisions."""
+    return torch.randn(*shape, generator=drawn, dtype=torch.float32).to(torch.get_default_dtype())
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """Return the model with other norms and biases than those it begins with: ones and zeros hide faults."""
+    drawn = generator()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            parameter.data += 0.2 * normal(drawn, *parameter.shape)
+    return model
 
 
 def parameter_of(value: Tensor) -> nn.Parameter:
@@ -111,3 +127,18 @@ def train_clearing_last(optimizer: torch.optim.Optimizer, loss_of: Callable[[], 
         return losses
 
     return train
+
+
+def infer(output_of: Callable[[int], Tensor]) -> Training:
+    """Return a loop without training: it returns a number of each output. `output_of` takes the index of the step."""
+
+    def run(steps: int) -> list[float]:
+        numbers = []
+        for step in range(steps):
+            with torch.no_grad():
+                output = output_of(step).detach().contiguous().flatten()
+            weights = torch.linspace(1, 2, len(output), dtype=output.dtype)
+            numbers.append(torch.dot(weights, (output + 1).square()).item())
+        return numbers
+
+    return run
