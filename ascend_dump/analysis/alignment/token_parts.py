@@ -204,6 +204,11 @@ class TokenPart:
         return self._tensor.records
 
     @property
+    def tensor_of_calls(self) -> TensorOfCalls:
+        """The tensor in all calls."""
+        return self._tensor
+
+    @property
     def is_of_last(self) -> bool:
         """True if each row has the values of one token, which has to be the last one."""
         return self._way.kind == "last"

@@ -11,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.built_otherwise.added_operators import added_operator, added_results
+from ascend_dump.analysis.alignment.built_otherwise.added_operators import (
+    added_operator,
+    added_results,
+    may_change_results,
+)
 from ascend_dump.analysis.alignment.built_otherwise.borders import RecordKey
 from ascend_dump.analysis.alignment.built_otherwise.harmless_differences import HarmlessDifferences
 from ascend_dump.analysis.alignment.built_otherwise.merged_products import merge_products
@@ -39,7 +43,14 @@ from ascend_dump.analysis.alignment.token_groups import (
     rounding_unit,
     without_choices,
 )
-from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls, TokenPart, token_part
+from ascend_dump.analysis.alignment.token_parts import (
+    ChosenWays,
+    CommonTokens,
+    TensorOfCalls,
+    TokenPart,
+    pair_parts,
+    token_part,
+)
 from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.names import is_view
@@ -264,6 +275,35 @@ class TokenAlignment:
     def added_results(self) -> list[tuple[int, Operator]]:
         """Return (side, operator) of operators that only one side runs on the last result, see `added_results`."""
         return added_results(*self._program)
+
+    def behind_results(self, last: RecordPair) -> Optional[RecordPair]:
+        """Return the last results of both sides: `last`, or what operators of `added_results` make of it on one side.
+
+        None if it is not known what a side makes of it.
+        """
+        import numpy as np
+
+        sides, matches = self._program
+        added = dict(self.added_results())
+        if any(may_change_results(of_side, matches) and side not in added for side, of_side in enumerate(sides)):
+            return None
+        if not added:
+            return last
+        tensors = []
+        for side, record in enumerate(last):
+            part = token_part(record)
+            if part is None:
+                return None
+            tensor = part.tensor_of_calls
+            if side in added:
+                calls = self._calls_of[side][added[side].position]
+                tensor = self._compared.tensor(side, calls, "outputs", added[side].outputs[0])
+            tensors.append(tensor)
+        actual, reference = tensors
+        try:
+            return pair_parts(actual, reference, self.tokens, np.zeros(self.tokens.count, bool), ChosenWays())
+        except AscendDumpError:
+            return None
 
     def added_operator(self, side: int, part: TokenPart, number: int) -> Optional[tuple[int, Operator]]:
         """Return (index of the call, operator) that only some calls of a side (0: actual) run for a token, or None."""
