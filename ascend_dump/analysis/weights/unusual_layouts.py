@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any
 
 from ascend_dump.analysis.weights.comparison import WeightFinding
 from ascend_dump.analysis.weights.names import parsed

@@ -632,3 +632,16 @@ def test_log_probabilities_are_those_of_the_last_results(tmp_path: Path) -> None
     of_plain = trainer(tmp_path / "plain trainer", Network(), sequences)
     turned = ascend_dump.compare(tmp_path / "right", of_plain)
     assert f"largest difference {float(difference):.2g} at" in turned.aligned[0]
+
+
+def test_packed_requests_whose_positions_run_on(tmp_path: Path) -> None:
+    """The requests are recognised at their wrong positions, without a setting."""
+    sequences = requests(6, 12, 10)
+    packed = torch.cat(sequences)[None]
+    numbers = torch.cat([torch.full((len(sequence),), n) for n, sequence in enumerate(sequences)])[None]
+    network = Network()
+    with torch.no_grad(), ascend_dump.capture(network, path=tmp_path / "packed", steps="0-99"):
+        network(packed, torch.arange(packed.shape[1])[None], numbers)
+    comparison = ascend_dump.compare(tmp_path / "packed", trainer(tmp_path / "trainer", Network(), sequences))
+    assert any("as if positions began again" in text for text in comparison.aligned), comparison.counts
+    assert comparison.verdict == "unmatched"
