@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
+from ascend_dump.analysis.alignment.built_otherwise.interleaved_heads import in_order_of_heads
 from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import OperatorGroups
 from ascend_dump.analysis.alignment.experts.token_routing import LeftOut, rerouted_tokens
 from ascend_dump.analysis.alignment.picked_values import is_unchanging
@@ -64,6 +65,7 @@ class ComparedTensors:
     joined      number of tensors that were joined along the tokens
     whole       number of tensors that are compared as they are
     is_rebuilt  the two programs are built otherwise
+    orders_of_heads  the orders of the elements of a head of actual in which the reference has them
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class ComparedTensors:
         self.omitted = Counter[str]()
         self.joined = self.whole = 0
         self.is_rebuilt = False
+        self.orders_of_heads: Sequence[tuple[int, ...]] = ()
         self._sides, self._bases, self._tokens, self._unit = sides, bases, tokens, unit
         self._calls = [side.calls for side in sides]
         self._orders = [[orders_in(call) for call in calls] for calls in self._calls]
@@ -261,6 +264,7 @@ class ComparedTensors:
                         self.omitted[_MASKS] += 1
                         return None
                     self.joined += 1
+                    in_order_of_heads(pair, self.orders_of_heads)
                     a_part, b_part = (
                         sources.placed(record, operator)
                         for sources, record, operator in zip(self._sources, pair, (match.actual, match.reference))

@@ -32,7 +32,7 @@ __all__ = [
     "is_made_number",
     "is_place_of_extreme",
     "last_results",
-    "makes_mask",
+    "makes_other_kind",
     "orders_before",
     "orders_in",
     "records_of_calls",
@@ -310,11 +310,18 @@ def _readers(operator: Operator, later: Sequence[Operator]) -> list[Operator]:
     ]
 
 
-def makes_mask(match: Match) -> bool:
-    """Return True if one operator of a match makes a mask and the other makes numbers, so that the match is wrong."""
+def makes_other_kind(match: Match) -> bool:
+    """Return True if one operator of a match makes a mask and the other makes numbers, so that the match is wrong.
+
+    Or one makes complex numbers, as some rotary embeddings do, and the other real ones.
+    """
     return any(
-        a is not None and b is not None and (a.dtype == "bool") != (b.dtype == "bool") for a, b in match.outputs[:1]
+        a is not None and b is not None and _kind(a.dtype or "") != _kind(b.dtype or "") for a, b in match.outputs[:1]
     )
+
+
+def _kind(dtype: str) -> str:
+    return "bool" if dtype == "bool" else "complex" if dtype.startswith("complex") else "real"
 
 
 def is_place_of_extreme(operator: Operator, record: Record) -> bool:

@@ -195,6 +195,8 @@ class TokenPart:
         self.memory: Optional[Hashable] = None
         #: The integer type to which values are converted, because the other side has it; "" if they are not converted.
         self.integer_type = ""
+        #: The order in which the elements of each token are read; None for their own order.
+        self.order: Optional[np.ndarray] = None
         #: The rounding in operators before this tensor that are not compared.
         self.rounding = NO_ROUNDING
 
@@ -202,6 +204,16 @@ class TokenPart:
     def records(self) -> Mapping[int, Record]:
         """The records of the tensor, by the index of their call."""
         return self._tensor.records
+
+    @property
+    def may_reorder(self) -> bool:
+        """True if each row has the values of one token, in the order in which the program has them."""
+        return self._present is None
+
+    @property
+    def tensor_of_calls(self) -> TensorOfCalls:
+        """The tensor in all calls."""
+        return self._tensor
 
     @property
     def is_of_last(self) -> bool:
@@ -227,7 +239,10 @@ class TokenPart:
             values = self._tensor.pairs(self._way, self.tokens, self._present)
         else:
             values = self._tensor.values(self._way, self.tokens)[0]
-        part: np.ndarray = values[self.numbers].reshape(self._shape)
+        part: np.ndarray = values[self.numbers]
+        if self.order is not None:
+            part = part.reshape(len(part), -1)[:, self.order]
+        part = part.reshape(self._shape)
         return part.astype(self.integer_type) if self.integer_type else part
 
     def without(self, record: Record, left_out: np.ndarray) -> Record:
@@ -235,7 +250,7 @@ class TokenPart:
         numbers = self.numbers[~left_out[self.numbers]]
         shape = (len(numbers), *self._shape[1:])
         part = TokenPart(self._tensor, self._way, self.tokens, numbers, self._present, shape)
-        part.memory, part.integer_type = self.memory, self.integer_type
+        part.memory, part.integer_type, part.order = self.memory, self.integer_type, self.order
         return record.as_part(part, shape)
 
     def statistics(self, record: Record) -> Optional[Statistics]:

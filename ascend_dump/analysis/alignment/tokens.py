@@ -11,9 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.built_otherwise.added_operators import added_operator, added_results
+from ascend_dump.analysis.alignment.built_otherwise.added_operators import (
+    added_operator,
+    added_results,
+    may_change_results,
+)
 from ascend_dump.analysis.alignment.built_otherwise.borders import RecordKey
 from ascend_dump.analysis.alignment.built_otherwise.harmless_differences import HarmlessDifferences
+from ascend_dump.analysis.alignment.built_otherwise.interleaved_heads import orders_of_heads
 from ascend_dump.analysis.alignment.built_otherwise.merged_products import merge_products
 from ascend_dump.analysis.alignment.built_otherwise.products import same_weights, wide_products
 from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
@@ -34,12 +39,19 @@ from ascend_dump.analysis.alignment.token_groups import (
     groups_of,
     is_append,
     last_results,
-    makes_mask,
+    makes_other_kind,
     replaced,
     rounding_unit,
     without_choices,
 )
-from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls, TokenPart, token_part
+from ascend_dump.analysis.alignment.token_parts import (
+    ChosenWays,
+    CommonTokens,
+    TensorOfCalls,
+    TokenPart,
+    pair_parts,
+    token_part,
+)
 from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.names import is_view
@@ -148,7 +160,7 @@ class TokenAlignment:
         matches = [
             in_one_order(match)
             for match in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)
-            if not makes_mask(match)
+            if not makes_other_kind(match)
         ]
         matches = without_choices(sides, matches)
         matches += last_results(sides[0], sides[1], matches)
@@ -229,6 +241,7 @@ class TokenAlignment:
         self._origins = [list(range(len(operators))) for operators, _ in groups]
         if self._is_rebuilt:
             wide = [wide_products(groups[side][0], groups[1 - side][0], may_reorder=not side) for side in (0, 1)]
+            self._compared.orders_of_heads = orders_of_heads(wide[0].values())
             groups = [divided(group, parts) for group, parts in zip(groups, wide)]
             self._origins = [
                 [position for position in origins for _ in parts.get(position, [None])]
@@ -265,6 +278,35 @@ class TokenAlignment:
         """Return (side, operator) of operators that only one side runs on the last result, see `added_results`."""
         return added_results(*self._program)
 
+    def behind_results(self, last: RecordPair) -> Optional[RecordPair]:
+        """Return the last results of both sides: `last`, or what operators of `added_results` make of it on one side.
+
+        None if it is not known what a side makes of it.
+        """
+        import numpy as np
+
+        sides, matches = self._program
+        added = dict(self.added_results())
+        if any(may_change_results(of_side, matches) and side not in added for side, of_side in enumerate(sides)):
+            return None
+        if not added:
+            return last
+        tensors = []
+        for side, record in enumerate(last):
+            part = token_part(record)
+            if part is None:
+                return None
+            tensor = part.tensor_of_calls
+            if side in added:
+                calls = self._calls_of[side][added[side].position]
+                tensor = self._compared.tensor(side, calls, "outputs", added[side].outputs[0])
+            tensors.append(tensor)
+        actual, reference = tensors
+        try:
+            return pair_parts(actual, reference, self.tokens, np.zeros(self.tokens.count, bool), ChosenWays())
+        except AscendDumpError:
+            return None
+
     def added_operator(self, side: int, part: TokenPart, number: int) -> Optional[tuple[int, Operator]]:
         """Return (index of the call, operator) that only some calls of a side (0: actual) run for a token, or None."""
         return added_operator(self._sides[side], self._grouped[side], part, number)
@@ -290,6 +332,21 @@ class TokenAlignment:
 
         sources = [_sources_of(flow, record) for flow, record in zip(flows, end)]
         return TracedDifferences(flows, positions, read, self.tokens, numbers, self._unit).begins_at(sources)
+
+    def operators_before(self, side: int, record: Record) -> list[Operator]:
+        """Return the operators of the base call of a side (0: actual) from whose results a tensor is computed.
+
+        record: the tensor, with a record of the base call or a part of it
+        """
+        flow = DataFlow(self._undivided[side])
+        waiting, visited = [*_sources_of(flow, record)], {OUTSIDE}
+        while waiting:
+            source = waiting.pop()
+            for made in (source.maker, source.root):
+                if made is not None and made.position not in visited:
+                    visited.add(made.position)
+                    waiting += flow.sources[made.position]
+        return [flow.operators[position] for position in sorted(visited - {OUTSIDE})]
 
     def reader_of_other_part(self, end: RecordPair, near: float) -> Optional[Operator]:
         """Return the operator of actual that reads what the reference reads at an input, as another part of one tensor.
@@ -339,6 +396,12 @@ class TokenAlignment:
     def has_most_tokens(self) -> bool:
         """True if the common tokens are at least half of the tokens of the side with fewer tokens."""
         return 2 * self.tokens.count >= min(map(count_tokens, self.calls))
+
+    @property
+    def has_same_requests(self) -> bool:
+        """True if both sides have most tokens, be it at other positions, as packed requests with wrong positions do."""
+        displaced = max(sum(tokens.length for tokens in of_side) for of_side in self.displaced)
+        return self.has_most_tokens or 2 * (self.tokens.count + displaced) >= min(map(count_tokens, self.calls))
 
     def has_rows(self, rows: Mapping[int, int]) -> bool:
         """Return True if each row of the first call of actual has the tokens of its row of the reference."""

@@ -164,14 +164,39 @@ def _cause_of_scores(scores: _Tokens, limit: float) -> Optional[_AttentionCause]
         what = f"the scores are {factor:.4g} times those of the reference: a factor differs"
         return _AttentionCause("compute", (scaling[0], scaling[1]), what)
     if not _apart(scores, limit, lambda token: token.products, _factor(scores, lambda token: token.products)):
-        first, second = (
-            _narrowing(token) or _first_apart(token, other, limit) or of_token
-            for token, other, of_token in zip((a, b), (b, a), scaling)
-        )
-        return _AttentionCause(
-            "compute", (first, second), "the products of queries and keys agree, and the scores differ"
-        )
+        behind = _behind_scores(a, b, limit)
+        if behind is not None:
+            return behind
+        named = [_narrowing(token) or _first_apart(token, other, limit) for token, other in ((a, b), (b, a))]
+        what = "the products of queries and keys agree, and the scores differ"
+        for side, name in enumerate(("actual", "the reference")):
+            operator = named[side]
+            if operator is not None and named[1 - side] is None:
+                # The other side lacks this operator: all its steps are steps of this side.
+                what += f": {operator.label} runs in {name} only"
+                scaling[1 - side] = (a, b)[1 - side].part.softmax
+        first, second = (operator or of_token for operator, of_token in zip(named, scaling))
+        return _AttentionCause("compute", (first, second), what)
     return None
+
+
+def _behind_scores(a: TokenAttention, b: TokenAttention, limit: float) -> Optional[_AttentionCause]:
+    """Return the cause if the last results before the softmax agree, but not what it reads, such as a sink besides."""
+    last = [token.steps[-1] if token.steps else None for token in (a, b)]
+    if last[0] is None or last[1] is None or _distance(last[0][1], last[1][1]) > limit:
+        return None
+    classes: list[list[str]] = []
+    for token, step in zip((a, b), last):
+        begin = token.part.between.index(step[0]) + 1 if step is not None and step[0] in token.part.between else 0
+        computing = (op for op in token.part.between[begin:] if not is_view(op.op_type) and _is_of_floats(op))
+        names = (name for op in computing if (name := operator_class(op.op_type)) not in _MASKING)
+        classes.append([*dict.fromkeys(names)])
+    alone = [", ".join(name for name in of_side if name not in other) for of_side, other in zip(classes, classes[::-1])]
+    facts = [f"only {side} runs {names}" for side, names in zip(("actual", "the reference"), alone) if names]
+    if not facts:
+        return None
+    what = f"the scores agree, but not what the softmax computes from them: {', '.join(facts)} between them"
+    return _AttentionCause("structure", (a.part.softmax, b.part.softmax), what)
 
 
 def _cause_of_keys(

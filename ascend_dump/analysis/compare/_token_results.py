@@ -63,8 +63,10 @@ def token_results(
     """Return the log-probabilities of the tokens of all requests; None if logits are not recorded."""
     import numpy as np
 
-    logits = [_logits(side) for side in operators]
-    part, (actual, reference) = token_part(logits[0]), logits
+    last = [_logits(side) for side in operators]
+    logits = None if last[0] is None or last[1] is None else alignment.behind_results((last[0], last[1]))
+    actual, reference = logits or (None, None)
+    part = token_part(actual)
     if actual is None or reference is None or part is None or actual.shape != reference.shape:
         return None
     numbers, index_of = part.numbers, alignment.tokens.index_of

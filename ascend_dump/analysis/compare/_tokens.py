@@ -21,6 +21,7 @@ from ascend_dump.errors import AscendDumpError, NotSupported
 from ascend_dump.reading import Record
 
 __all__ = [
+    "BEGINS_IN",
     "differing_tokens",
     "tokens_of_rank",
     "tokens_of_rows",
@@ -33,7 +34,9 @@ __all__ = [
 #: A token differs clearly if its largest difference is more than this share of the largest difference of all tokens.
 _CLEAR = 0.01
 #: Maximum number of operators of a part that are listed for each side.
-_MOST_LISTED = 8
+_MOST_LISTED = 2
+#: The beginning of the evidence that lists the operators of such a part.
+BEGINS_IN = "it begins in one of these operators"
 
 
 def tokens_of_rank(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf], *, must: bool) -> Optional[TokenAlignment]:
@@ -54,7 +57,7 @@ def tokens_of_rank(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf], *, must
         if must:
             raise
         return None
-    return alignment if must or alignment.has_most_tokens else None
+    return alignment if must or alignment.has_same_requests else None
 
 
 def tokens_of_rows(
@@ -82,10 +85,32 @@ def _alignment_of(steps: Steps, made_of: tuple[ReadMadeOf, ReadMadeOf]) -> Token
     )
 
 
-def with_tokens(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
-    """Return origins with the first token that differs as their first evidence."""
+def with_tokens(origins: Sequence[Origin], pairs: Sequence[Pair], alignment: TokenAlignment) -> list[Origin]:
+    """Return origins with the first token that differs as their first evidence.
+
+    pairs: those of all compared tensors, in execution order
+    """
     of_tokens = [with_movers(_of_part(_with_token(origin, alignment), alignment), alignment) for origin in origins]
-    return _in_execution_order(of_tokens, alignment)
+    return _in_execution_order(_in_order_of_differences(of_tokens, pairs), alignment)
+
+
+def _in_order_of_differences(origins: Sequence[Origin], pairs: Sequence[Pair]) -> list[Origin]:
+    """Return the origins; operators of one side come behind the operator with the first result that differs.
+
+    Such operators may have more inputs than could be compared, and begin anywhere, such as at a rotary embedding.
+    """
+    differing = (pair for pair in pairs if pair.verdict == "different")
+    first = next((pair.record for pair in differing if None not in (pair.actual, pair.reference)), None)
+    if first is None or not origins or None not in (origins[0].pair.actual, origins[0].pair.reference):
+        return [*origins]
+    chosen = [
+        origin
+        for origin in origins[1:]
+        if origin.op_name == first.op_name
+        and None not in (origin.pair.actual, origin.pair.reference)
+        and origin.kind not in ("unknown", "input", *LAST)
+    ]
+    return [*chosen[:1], *(origin for origin in origins if origin not in chosen[:1])]
 
 
 def _in_execution_order(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
@@ -133,8 +158,7 @@ def _of_part(origin: Origin, alignment: TokenAlignment) -> Origin:
         return origin
     facts = [fact for fact in origin.evidence if not fact.startswith(RUN_BETWEEN)]
     facts += [
-        f"it begins in one of these operators of {side}: {_listed(operators)}"
-        for side, operators in zip(("actual", "the reference"), between)
+        f"{BEGINS_IN} of {side}: {_listed(operators)}" for side, operators in zip(("actual", "the reference"), between)
     ]
     return replace(origin, kind="structure", evidence=tuple(facts))
 

@@ -32,6 +32,7 @@ from ascend_dump.analysis.compare._corrections import Corrections, corrections
 from ascend_dump.analysis.compare._on_executor import RankResult
 from ascend_dump.analysis.compare._other_elements import with_other_elements
 from ascend_dump.analysis.compare._proven_updates import Updates
+from ascend_dump.analysis.compare._random_operators import with_random_operator
 from ascend_dump.analysis.compare._token_results import settled_by_results, token_results, unexplained_results
 from ascend_dump.analysis.compare._tokens import (
     uncompared_tokens,
@@ -218,12 +219,13 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
     inside, left_out = ((counts["actual"], counts["reference"]) for counts in (progress.inside, progress.left_out))
     results = token_results(alignment, operators[:2])
     origins = divergence.origins(results_differ=results is not None and results.differ)
-    of_tokens = with_tokens(origins, alignment)
+    of_tokens = with_tokens(origins, progress.parts[0], alignment)
     origins = with_attention(of_tokens, alignment)
     if origins == of_tokens:
         origins = with_other_elements(origins, progress.parts[0], alignment)
     if origins == of_tokens:
         origins = with_traced_difference(origins, progress.parts[0], alignment)
+    origins = with_random_operator(origins, progress.parts[0], alignment)
     origins, of_cache = with_misread_token(origins, alignment)
     origins = with_added_results(origins, alignment)
     if results is not None and results.are_clear:

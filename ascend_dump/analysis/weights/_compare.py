@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Optional, Union
 
 from ascend_dump.analysis.weights.comparison import WeightComparison, WeightFinding, ordered
 from ascend_dump.analysis.weights.findings import findings_of
 from ascend_dump.analysis.weights.matching import match_weights
-from ascend_dump.analysis.weights.names import parsed
 from ascend_dump.analysis.weights.sides import Watch, read_sides
+from ascend_dump.analysis.weights.unusual_layouts import with_unusual_layouts
 from ascend_dump.reading import Dump
 from ascend_dump.reading.weights import Weights, open_weights
 
@@ -44,7 +43,7 @@ def compare_weights(
     sides = [side if isinstance(side, Weights) else open_weights(side) for side in (actual, reference)]
     before = None if earlier is None else earlier if isinstance(earlier, Weights) else open_weights(earlier)
     pair = read_sides(sides[0], sides[1], watch or _unchanged)
-    findings = _minorities([*findings_of(*pair, match_weights(*pair))])
+    findings = with_unusual_layouts([*findings_of(*pair, match_weights(*pair))], pair)
     findings = [*_stale(findings, sides[0], before)]
     totals = len(sides[0].tensors), len(sides[1].tensors)
     return WeightComparison(
@@ -54,32 +53,6 @@ def compare_weights(
 
 def _unchanged(tensors: Iterable[Any]) -> Iterable[Any]:
     return tensors
-
-
-def _minorities(findings: list[WeightFinding]) -> list[WeightFinding]:
-    """Return the findings. A layout becomes a difference if more layers have another layout of the same weight."""
-    layouts: dict[Any, Counter[tuple[str, str]]] = {}
-    for finding in findings:
-        if finding.verdict in ("equal", "noise"):
-            layouts.setdefault(_templates(finding), Counter())[finding.relation, finding.text] += 1
-    result = []
-    for finding in findings:
-        counts = layouts.get(_templates(finding), Counter())
-        is_layout = finding.verdict in ("equal", "noise") and finding.relation not in ("equal", "cast", "unrecorded")
-        if is_layout and len(counts) > 1:
-            [((relation, text), count)] = counts.most_common(1)
-            if (relation, text) != (finding.relation, finding.text) and count > counts[finding.relation, finding.text]:
-                elsewhere = f"in {count} other layers {relation}" + (f" ({text})" if text else "")
-                finding = finding._replace(verdict="different", text="; ".join(filter(None, (finding.text, elsewhere))))
-        result.append(finding)
-    return result
-
-
-def _templates(finding: WeightFinding) -> tuple[frozenset[str], frozenset[str]]:
-    actual, reference = (
-        frozenset(parsed(name).template for name in names) for names in (finding.actual, finding.reference)
-    )
-    return actual, reference
 
 
 def _stale(findings: list[WeightFinding], actual: Weights, earlier: Optional[Weights]) -> Iterable[WeightFinding]:

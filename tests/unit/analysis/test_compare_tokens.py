@@ -600,3 +600,48 @@ def test_an_engine_that_has_merged_the_adapters(factor: float, verdict: str, tmp
     assert comparison.verdict == verdict
     found = [(origin.kind, origin.module) for origin in comparison.origins[:1]]
     assert found == [] if factor == 2 else found[0] in (("parameter", "blocks.0.q"), ("parameter", "blocks.0.v"))
+
+
+class Scaled(nn.Module):  # type: ignore[misc]
+    """Multiplies the logits of a network, on the tokens that are picked."""
+
+    def __init__(self, network: Any, scale: float) -> None:
+        super().__init__()
+        self.network, self.scale, self.blocks, self.head = network, scale, network.blocks, network.head
+
+    def forward(self, *inputs: Any) -> Any:
+        return torch.tanh(self.network(*inputs) * self.scale)
+
+
+def test_log_probabilities_are_those_of_the_last_results(tmp_path: Path) -> None:
+    """What one side makes of the product of its head is in its log-probabilities."""
+    sequences = requests(10, 12)
+    reference = trainer(tmp_path / "trainer", Scaled(Network(), 0.5), sequences)
+    comparison = ascend_dump.compare(rollout(tmp_path / "right", Scaled(Network(), 0.5), sequences), reference)
+    assert (comparison.verdict, comparison.origins) == ("noise", ())
+    plain = rollout(tmp_path / "plain", Network(), sequences)
+    comparison = ascend_dump.compare(plain, reference)
+    with torch.no_grad():
+        inputs = padded(sequences, left=False)
+        logits = Network()(*inputs)
+        ids = inputs[0][:, 1:, None]
+        of_sides = [x.log_softmax(-1)[:, :-1].gather(-1, ids)[..., 0] for x in (logits, torch.tanh(logits * 0.5))]
+    difference = (of_sides[0] - of_sides[1]).abs()[inputs[2][:, 1:] >= 0].max()
+    assert f"largest difference {float(difference):.2g} at" in comparison.aligned[0]
+    assert {origin.op_name for origin in comparison.origins} == {"tanh_0", "mul_0"}
+    of_plain = trainer(tmp_path / "plain trainer", Network(), sequences)
+    turned = ascend_dump.compare(tmp_path / "right", of_plain)
+    assert f"largest difference {float(difference):.2g} at" in turned.aligned[0]
+
+
+def test_packed_requests_whose_positions_run_on(tmp_path: Path) -> None:
+    """The requests are recognised at their wrong positions, without a setting."""
+    sequences = requests(6, 12, 10)
+    packed = torch.cat(sequences)[None]
+    numbers = torch.cat([torch.full((len(sequence),), n) for n, sequence in enumerate(sequences)])[None]
+    network = Network()
+    with torch.no_grad(), ascend_dump.capture(network, path=tmp_path / "packed", steps="0-99"):
+        network(packed, torch.arange(packed.shape[1])[None], numbers)
+    comparison = ascend_dump.compare(tmp_path / "packed", trainer(tmp_path / "trainer", Network(), sequences))
+    assert any("as if positions began again" in text for text in comparison.aligned), comparison.counts
+    assert comparison.verdict == "unmatched"

@@ -180,6 +180,51 @@ FAULTS: dict[str, tuple[Callable[[State], State], str, str, str]] = {
 }
 
 
+def interleaved(value: np.ndarray) -> np.ndarray:
+    return value.reshape(-1, 2, SIZE // 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
+
+
+def with_interleaved(names: str, *layers: int, state: Optional[State] = None) -> State:
+    """Return weights with interleaved heads in these layers: names is "qk", or one of both."""
+    chosen = {f"model.layers.{layer}.self_attn.{name}_proj.weight" for layer in layers for name in names}
+    state = state or llama()
+    return {name: interleaved(value) if name in chosen else value for name, value in state.items()}
+
+
+def test_an_order_that_one_layer_lacks_is_a_difference(tmp_path: Path) -> None:
+    for export in (dict, cast):
+        state = with_interleaved("k", 0, 1, 3, state=with_interleaved("q", *range(LAYERS)))
+        comparison = compared(tmp_path, export(state), llama())
+        [finding] = [finding for finding in comparison.findings if finding.verdict == "different"]
+        assert (comparison.verdict, finding.relation) == ("different", "permuted")
+        assert finding.actual == ("model.layers.2.self_attn.k_proj.weight",)
+        assert "in the order of the reference, but in 3 other layers in each block of 8 rows" in finding.text
+
+
+def test_an_order_that_one_of_two_layers_lacks(tmp_path: Path) -> None:
+    reference = {name: value for name, value in llama().items() if not any(f".{n}." in name for n in (2, 3))}
+    state = with_interleaved("k", 0, state=with_interleaved("q", 0, 1, state=reference))
+    comparison = compared(tmp_path, state, reference)
+    [finding] = [finding for finding in comparison.findings if finding.verdict == "different"]
+    assert finding.actual == ("model.layers.1.self_attn.k_proj.weight",)
+    comparison = compared(tmp_path, with_interleaved("qk", 0, state=reference), reference)
+    different = {finding.actual for finding in comparison.findings if finding.verdict == "different"}
+    assert different == {(f"model.layers.0.self_attn.{name}_proj.weight",) for name in "qk"}
+
+
+def test_rows_that_are_alike_have_any_order(tmp_path: Path) -> None:
+    name = "model.layers.2.self_attn.k_proj.weight"
+    reference = changed(name, np.zeros_like)(llama())
+    comparison = compared(tmp_path, with_interleaved("qk", *range(LAYERS), state=reference), reference)
+    assert comparison.verdict == "equal"
+    transposed = {name: value.T if "o_proj" in name else value for name, value in reference.items()}
+    assert compared(tmp_path, transposed, reference).verdict == "equal"
+    name = "model.layers.2.self_attn.o_proj.weight"
+    assert compared(tmp_path, changed(name, np.transpose)(transposed), reference).verdict == "different"
+    symmetric = changed(name, lambda value: value + value.T)
+    assert compared(tmp_path, symmetric(transposed), symmetric(reference)).verdict == "equal"
+
+
 @pytest.mark.parametrize("layout", [dict, cast], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_named(name: str, layout: Callable[[State], State], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.reading import Record
 
-__all__ = ["added_operator", "added_results"]
+__all__ = ["added_operator", "added_results", "may_change_results"]
 
 
 def added_results(sides: Sequence[Sequence[Operator]], matches: Sequence[Match]) -> list[tuple[int, Operator]]:
@@ -26,18 +26,35 @@ def added_results(sides: Sequence[Sequence[Operator]], matches: Sequence[Match])
 
     sides: the operators of actual and of the reference
     """
-    paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
     added = []
     for number, side in enumerate(sides):
-        computing = [operator for operator in side if computes_floats(operator)]
-        begin = 1 + max((n for n, operator in enumerate(computing) if id(operator) in paired), default=-1)
-        if not begin:
-            continue
-        chosen, axes = chosen_behind(side, paired), {_last_axis(record) for record in computing[begin - 1].outputs}
-        behind = [operator for operator in computing[begin:] if id(operator) not in chosen]
-        if all(changes_elements(operator) and _last_axis(operator.outputs[0]) in axes for operator in behind):
-            added += [(number, operator) for operator in behind]
+        behind = _behind_last(side, matches)
+        if all(is_elementwise for _, is_elementwise in behind):
+            added += [(number, operator) for operator, _ in behind]
     return added
+
+
+def may_change_results(side: Sequence[Operator], matches: Sequence[Match]) -> bool:
+    """Return True if a side runs element-wise operators on the last result of both sides that the other side lacks."""
+    return any(is_elementwise for _, is_elementwise in _behind_last(side, matches))
+
+
+def _behind_last(side: Sequence[Operator], matches: Sequence[Match]) -> list[tuple[Operator, bool]]:
+    """Return the operators behind the last result of both sides that compute floats, without those of a loss.
+
+    The second value is True for element-wise operators whose result has the last axis of that result.
+    """
+    paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+    computing = [operator for operator in side if computes_floats(operator)]
+    begin = 1 + max((n for n, operator in enumerate(computing) if id(operator) in paired), default=-1)
+    if not begin:
+        return []
+    chosen, axes = chosen_behind(side, paired), {_last_axis(record) for record in computing[begin - 1].outputs}
+    return [
+        (operator, changes_elements(operator) and _last_axis(operator.outputs[0]) in axes)
+        for operator in computing[begin:]
+        if id(operator) not in chosen
+    ]
 
 
 def added_operator(

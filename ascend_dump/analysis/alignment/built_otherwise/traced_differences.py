@@ -7,7 +7,8 @@ differs, the search goes back over results that the other program does not have,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+import math
+from collections.abc import Callable, Hashable, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.attention_parts import attentions_of
@@ -15,7 +16,7 @@ from ascend_dump.analysis.alignment.built_otherwise.products import is_product
 from ascend_dump.analysis.alignment.token_groups import computes_floats
 from ascend_dump.analysis.alignment.token_parts import CommonTokens, TensorOfCalls
 from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.operators.names import moves_elements
+from ascend_dump.analysis.operators.names import moves_elements, operation
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, InputSource
@@ -35,6 +36,9 @@ _LEAST_ELEMENTS = 8
 #: Maximum number of operators before a tensor that are searched, and of tokens that are compared.
 _MOST_BEFORE, _MOST_TOKENS = 512, 16
 _BATCHED = frozenset({"bmm", "baddbmm", "matmul"})
+_SCATTERING = frozenset({"scatter", "scatter_add", "index_put"})
+#: Operators that the other side may do without: it subtracts instead of adding.
+_ABSORBED = frozenset({"neg"})
 #: Maximum share of elements that may be missing in a result of the other side.
 _MISSING = 0.01
 
@@ -91,8 +95,54 @@ class TracedDifferences:
         """
         before = [self._before(side, sources) for side, sources in enumerate(ends)]
         first = [self._first(side, ends[side], before) for side in (0, 1)]
-        has_doubt = any(of_side is not None and of_side.has_doubt for of_side in first)
-        return [None if of_side is None or has_doubt else of_side.operator for of_side in first]
+        if any(of_side is not None and of_side.has_doubt for of_side in first):
+            return [None, None]
+        actual, reference = (None if of_side is None else of_side.operator for of_side in first)
+        if actual is None or reference is None:
+            return [actual, reference]
+        read = self._read_by(actual, reference, before)
+        if not any(self._have_common(x, y) for x in read[0] for y in read[1]):
+            return [actual, reference]
+        # The side that lacks an operator begins with the next one, which the other side has too. That one reads the
+        # same results and another one, or is nearer behind the lacking operator than the other way round.
+        lacks = [any(not any(self._have_common(x, y) for y in read[1 - side]) for x in read[side]) for side in (0, 1)]
+        is_before = [not lacks[side] and lacks[1 - side] for side in (0, 1)]
+        if is_before[0] == is_before[1]:
+            steps = [
+                self._steps_to(side, operator, _computes(other), before[side])
+                for side, (operator, other) in enumerate(((actual, reference), (reference, actual)))
+            ]
+            is_before = [steps[side] < steps[1 - side] for side in (0, 1)]
+        if is_before[0] == is_before[1] or operation((actual if is_before[0] else reference).op_type) in _ABSORBED:
+            return [actual, reference]
+        return [actual, None] if is_before[0] else [None, reference]
+
+    def _read_by(
+        self, actual: Operator, reference: Operator, before: Sequence[Sequence[int]]
+    ) -> tuple[list[_Values], list[_Values]]:
+        """Return the comparable results that an operator of each side reads."""
+        read: tuple[list[_Values], list[_Values]] = ([], [])
+        for side, operator in enumerate((actual, reference)):
+            makers = self._makers(side, self._flows[side].sources[operator.position], before[side])[0]
+            read[side].extend(values for p in makers if (values := self._values_of(side, p)) is not None)
+        return read
+
+    def _have_common(self, values: _Values, others: _Values) -> bool:
+        return self._are_in(values, [others]) or self._are_in(others, [values])
+
+    def _steps_to(self, side: int, operator: Operator, name: str, before: Sequence[int]) -> float:
+        """Return after how many operators the result of one is read by one that does `name`; infinite if by none."""
+        flow, waiting = self._flows[side], [(operator.position, 1)]
+        visited = {operator.position}
+        while waiting:
+            position, count = waiting.pop(0)
+            for reader in sorted(flow.readers[position] - visited):
+                if reader in before:
+                    if _computes(flow.operators[reader]) == name:
+                        return count
+                    visited.add(reader)
+                    waiting.append((reader, count + 1))
+        return math.inf
 
     def _before(self, side: int, sources: Sequence[InputSource]) -> list[int]:
         """Return the positions of the operators that compute a tensor from results that agree, and of those results."""
@@ -148,9 +198,40 @@ class TracedDifferences:
         end = max(before[1 - side], default=-1) + 1
         nearest = range(end - 1, max(end - _MOST_BEFORE, 0) - 1, -1)
         others = [other for p in nearest if (other := self._values_of(1 - side, p)) is not None]
-        # The other side may have one result for each expert.
-        parts = [other for other in others if other[0].shape[1] < values[0].shape[1]]
-        return any(self._are_in(values, [other]) for other in others) or self._are_in(values, parts)
+        # The other side may have one result for each expert, or for the real and for the imaginary parts.
+        widest = values[0].shape[1] - (0 if self._is_complex(side, position) else 1)
+        parts = [other for other in others if other[0].shape[1] <= widest]
+        is_part = any(self._are_in(values, [other]) for other in others) or self._are_in(values, parts)
+        return is_part or self._contains_results(side, position, before[1 - side])
+
+    def _contains_results(self, side: int, position: int, others: Sequence[int]) -> bool:
+        """Return True if a result contains the results of the same operator in a loop of the other side.
+
+        One side may compute all experts for all tokens, and the other one only those of each token, one after the
+        other. Operators of one line that read results of the same operators run in a loop.
+        """
+        import numpy as np
+
+        values, operator = self._values_of(side, position), self._flows[side].operators[position]
+        loops: dict[Hashable, list[_Values]] = {}
+        flow = self._flows[1 - side]
+        for number in others:
+            other = flow.operators[number]
+            of_other = self._values_of(1 - side, number)
+            if _computes(other) == _computes(operator) and of_other is not None:
+                makers = (_maker_of(source) for source in flow.sources[number])
+                names = tuple("" if maker == OUTSIDE else flow.operators[maker].op_type for maker in makers)
+                loops.setdefault((other.source, names), []).append(of_other)
+        return values is not None and any(
+            len(loop) > 1
+            and bool(np.any([of_other[1] for of_other in loop], axis=0)[values[1]].all())
+            and all(of_other[0].shape[1] < values[0].shape[1] for of_other in loop)
+            and all(not of_other[1].any() or self._are_in(of_other, [values]) for of_other in loop)
+            for loop in loops.values()
+        )
+
+    def _is_complex(self, side: int, position: int) -> bool:
+        return (self._flows[side].operators[position].outputs[0].dtype or "").startswith("complex")
 
     def _is_shared(self, side: int, position: int) -> bool:
         """Return True for an operator whose result the other side has too, if both programs are right.
@@ -170,9 +251,10 @@ class TracedDifferences:
             return False
         tokens = np.flatnonzero(values[1] & np.any([other[1] for other in others], axis=0))
         for token in tokens:
-            x = np.unique(values[0][token])
-            y = np.unique(np.concatenate([other[0][token] for other in others if other[1][token]]))
-            if len(x) > len(y):
+            x, y = map(
+                _known, (values[0][token], np.concatenate([other[0][token] for other in others if other[1][token]]))
+            )
+            if not len(x) or len(x) > len(y):
                 return False
             right = np.searchsorted(y, x).clip(0, len(y) - 1)
             distances = np.minimum(np.abs(x - y[right - 1]), np.abs(x - y[right]))
@@ -204,10 +286,28 @@ class TracedDifferences:
             except (AscendDumpError, ValueError):
                 return None
             flat, has_token = array.reshape(len(array), -1)[self._numbers], has_token[self._numbers]
-            if flat[has_token].size < _LEAST_ELEMENTS or flat.dtype.kind == "c":
+            if flat[has_token].size < _LEAST_ELEMENTS:
                 return None
-            return flat.astype(np.float64), has_token
+            if flat.dtype.kind == "c":
+                flat = np.concatenate([flat.real, flat.imag], axis=1)
+            flat = flat.astype(np.float64)
+            if operator_class(operator.op_type) in _SCATTERING:
+                flat[flat == 0] = np.nan  # where nothing is scattered
+            return flat, has_token
         return None
+
+
+def _known(elements: np.ndarray) -> np.ndarray:
+    """Return the distinct elements, sorted, without NaN."""
+    import numpy as np
+
+    return np.asarray(np.unique(elements[~np.isnan(elements)]))
+
+
+def _computes(operator: Operator) -> str:
+    """Return the operation of an operator, the same one for all products."""
+    is_any_product = is_product(operator) or operator_class(operator.op_type) in _BATCHED
+    return "product" if is_any_product else operation(operator.op_type)
 
 
 def _maker_of(source: InputSource) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.explaining.drafts import Draft
 from ascend_dump.analysis.explaining.origins import Drafts
 from ascend_dump.analysis.explaining.results import ChangedCall, Pair
@@ -21,6 +22,7 @@ from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import TO_NUMBER, operator_class
 from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.errors import AscendDumpError
+from ascend_dump.reading import Record
 
 __all__ = ["ChangedArguments"]
 
@@ -201,7 +203,7 @@ class ChangedArguments:
             return
         self.add_forward(operator, *origins)
         call = operator.op_name, _texts(differing)
-        texts = _texts(argument for argument in differing if not _is_notation(argument, operator))
+        texts = _texts(argument for argument in differing if not _is_notation(argument, match))
         if texts and call not in self._origins and call not in self._listed:
             self._listed.add(call)
             self._changed.setdefault((operator_class(operator.op_type), texts), []).append(pair)
@@ -269,18 +271,27 @@ def _is_setting(argument: DifferingArgument) -> bool:
     return are_numbers and any(isinstance(value, float) for value in values) and not argument.is_rounding
 
 
-def _is_notation(argument: DifferingArgument, operator: Operator) -> bool:
+def _is_notation(argument: DifferingArgument, match: Match) -> bool:
     """Return True for one value in two notations: a rounded number, an axis from the end, or a size to compute."""
     values = argument.actual, argument.reference
     here, there = (value if isinstance(value, list) else [value] for value in values)
     if argument.is_rounding:
         return True
-    if len(here) != len(there) or not all(type(number) is int for number in (*here, *there)) or not operator.inputs:
+    operators = match.actual, match.reference
+    are_numbers = all(type(number) is int for number in (*here, *there))
+    if len(here) != len(there) or not are_numbers or not all(operator.inputs for operator in operators):
         return False
     if argument.is_axis:
-        axes = len(operator.inputs[0].shape or ()) or 1
-        return all(a % axes == b % axes for a, b in zip(here, there))
-    return is_view(operator.op_type) and all(a == b or -1 in (a, b) for a, b in zip(here, there))
+        axes = [_count_axes(operator.inputs[0]) for operator in operators]
+        return all(a % axes[0] - axes[0] == b % axes[1] - axes[1] for a, b in zip(here, there))
+    return is_view(match.reference.op_type) and all(a == b or -1 in (a, b) for a, b in zip(here, there))
+
+
+def _count_axes(record: Record) -> int:
+    """Return the number of axes of a tensor, of which the values of some tokens may be compared."""
+    part = token_part(record)
+    shape = record.shape if part is None else part.tensor_of_calls.base.shape
+    return len(shape or ()) or 1
 
 
 def _call_of(match: Match) -> Optional[_Call]:
