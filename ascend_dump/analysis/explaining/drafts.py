@@ -203,9 +203,7 @@ class Draft:
     @property
     def is_suspected(self) -> bool:
         """True at a stretch if no tensor that leaves it was seen to differ, and others that leave it agree."""
-        return (
-            self.stretch_lines > 0 and self.settled and not (self.has_border or self.is_proven or self.changes_values)
-        )
+        return self.stretch_lines > 0 and self.settled and not (self.has_border or self.is_proven)
 
     @property
     def changes_inside(self) -> bool:
