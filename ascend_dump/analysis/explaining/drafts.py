@@ -201,6 +201,11 @@ class Draft:
         return not (self.hidden or self.reshaped)
 
     @property
+    def is_suspected(self) -> bool:
+        """True at a stretch if no tensor that leaves it was seen to differ, and others that leave it agree."""
+        return self.stretch_lines > 0 and self.settled and not (self.has_border or self.is_proven)
+
+    @property
     def changes_inside(self) -> bool:
         """True if values inside of a module differ because of it, and the output of the module agrees."""
         return self.ends_in_module and self.is_certain and self.pair.has_one_shape

@@ -62,7 +62,7 @@ class Drafts:
         return [] if divided is None else [_DIVIDED.format(name=divided.pair.record.label, count=divided.parts)]
 
     def origins(self, *, results_differ: bool = False) -> list[Origin]:
-        """Return the origins, by `importance`, then in the order of the walk.
+        """Return the origins, by `importance`, then in the order of the walk. Suspected ones come behind proven ones.
 
         results_differ: True if the results are known to differ. Then differences that seem to end may be the origin
         """
@@ -80,7 +80,9 @@ class Drafts:
         order = importance(group[0] for group in groups.values())
 
         def key(group: Sequence[Draft]) -> tuple[Any, ...]:
-            return (*order(group[0]), group[0].pair.record.step or 0, group[0].is_later)
+            is_last, follows, is_unknown = order(group[0])
+            is_suspected = all(draft.is_suspected for draft in group)
+            return is_last, follows, is_suspected, is_unknown, group[0].pair.record.step or 0, group[0].is_later
 
         return [_origin(self._summary(group), *group) for group in sorted(groups.values(), key=key)]
 

@@ -206,26 +206,37 @@ class Wiring:
         ]
 
     def _is_divided(self, side: int, state: Record) -> bool:
-        """Return True if a side may keep a state of the other side in smaller tensors: it updates enough of them.
+        """Return True if one side (0: actual) may keep a state in flat memory, and the other one in smaller tensors.
 
-        For example, one program averages each parameter, and the other one flat memory of all parameters.
+        For example, one program averages each parameter, and the other one flat memory of all parameters. Both update
+        as many elements, or more.
+
+        side: the side that does not have the state as it is
         """
         size = math.prod(state.shape or ())
-        smaller = [elements for elements in self._written_sizes[side] if elements < size]
-        return len(state.shape or ()) == 1 and len(smaller) > 1 and sum(smaller) >= size
+        if len(state.shape or ()) == 1 and self._has_parts_of(side, size):
+            return True
+        return any(length > size and self._has_parts_of(1 - side, length) for length in self._flat_lengths(side))
+
+    def _has_parts_of(self, side: int, length: int) -> bool:
+        parts = [math.prod(shape) for shape in self._written_shapes[side] if math.prod(shape) < length]
+        return len(parts) > 1 and sum(parts) >= length
+
+    def _flat_lengths(self, side: int) -> set[int]:
+        return {shape[0] for shape in self._written_shapes[side] if len(shape) == 1}
 
     @cached_property
-    def _written_sizes(self) -> tuple[list[int], list[int]]:
-        """For each side: the numbers of elements of the tensors older than the step that it updates."""
+    def _written_shapes(self) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """For each side: the shapes of the tensors older than the step that it updates."""
         sides = []
         for flow in self.flows:
-            sizes: dict[int, int] = {}
+            shapes: dict[int, tuple[int, ...]] = {}
             for operator, sources in zip(flow.operators, flow.sources):
                 if operator.phase != "backward" and writes(operator.op_type):
                     for source in sources[:1]:
                         if source.root is not None and source.root.position == OUTSIDE:
-                            sizes[source.root.output] = math.prod(source.record.shape or ())
-            sides.append([*sizes.values()])
+                            shapes[source.root.output] = source.record.shape or ()
+            sides.append([*shapes.values()])
         return sides[0], sides[1]
 
     def _is_changed(self, side: int, before: Record, after: Record) -> bool:

@@ -47,18 +47,21 @@ def is_permutation(name: str) -> bool:
 def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False) -> Optional[Rearrangement]:
     """Return the change of layout that turns `array` into `target`; None if there is none.
 
-    The changed array may differ from `target` by a hundredth of the norm.
+    The changed array may differ from `target` by a hundredth of the norm; integers and flags may not differ.
 
     nearest: if there is no such change, return the change that leaves the least difference. It has to be at most half
     of the difference in the unchanged order, and at most half of the norm.
     """
     import numpy as np
 
-    if array.size != target.size or array.dtype.kind not in "fV" or target.dtype.kind not in "fV" or not array.size:
+    kinds = array.dtype.kind + target.dtype.kind
+    is_exact = not {*kinds} - {*"biu"}
+    if array.size != target.size or not (is_exact or not {*kinds} - {*"fV"}) or not array.size:
         return None
     with np.errstate(invalid="ignore"):  # memory without a value may be a signaling NaN
         flat, values = target.astype(np.float64).reshape(-1), array.astype(np.float64)
     norm = float(np.linalg.norm(flat[np.isfinite(flat)]))
+    same = 0.0 if is_exact else _SAME * norm
 
     def distance_of(layout: Rearrangement) -> float:
         with np.errstate(invalid="ignore"):
@@ -68,12 +71,12 @@ def find_layout(array: np.ndarray, target: np.ndarray, *, nearest: bool = False)
     name = IDENTITY if array.shape == target.shape else "reshape"
     plain = Rearrangement(name, tuple(range(array.ndim)), target.shape)
     plain_distance = distance_of(plain)
-    if plain_distance <= _SAME * norm:
+    if plain_distance <= same:
         return plain
     best, least = None, min(plain_distance, norm) / 2
     for layout in _layouts(array.shape, target.shape):
         distance = distance_of(layout)
-        if distance <= _SAME * norm:
+        if distance <= same:
             return layout
         if distance < least:
             best, least = layout, distance

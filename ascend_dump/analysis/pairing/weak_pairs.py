@@ -218,7 +218,8 @@ class _Candidates:
     def are_of_other_parameters(self, position_a: int, position_b: int) -> bool:
         """Return True if two operators update different parameters.
 
-        Names decide if both programs have a parameter of this name; else shapes.
+        Names decide if both programs have a parameter of this name; else shapes and values. Weights that have other
+        names and the same values have got the same names before.
         """
         records = [
             [record for record in flow.operators[position].records if self._name(side, record)]
@@ -228,12 +229,22 @@ class _Candidates:
         if not all(names) or names[0] & names[1]:
             return False
         both_have = names[0] & self._names[1] or names[1] & self._names[0]
-        return bool(both_have) or [record.shape for record in records[0]] != [record.shape for record in records[1]]
+        if both_have or [record.shape for record in records[0]] != [record.shape for record in records[1]]:
+            return True
+        weights = [next((record for record in of_side if _is_read_weight(record)), None) for of_side in records]
+        a, b = weights
+        return a is not None and b is not None and a.dtype == b.dtype and a.content != b.content
 
     def _relations(self, position_a: int, position_b: int) -> list[Optional[bool]]:
         counts = [len(flow.sources[position]) for flow, position in zip(self._flows, (position_a, position_b))]
         pairs = input_pairs(self._flows, position_a, position_b, self._partners) if counts[0] == counts[1] else ()
         return [relation(a, b, self._partners) for a, b in pairs]
+
+
+def _is_read_weight(record: Record) -> bool:
+    """Return True for a parameter that an operator reads: no gradient, no state of an optimizer, and no view."""
+    name = record.parameter or ""
+    return bool(name) and record.io == "input" and not (" of " in name or name.endswith(".grad"))
 
 
 def _between_pairs(flows: Flows, partners: Partners, weak: Sequence[Pair]) -> Iterator[Pair]:
