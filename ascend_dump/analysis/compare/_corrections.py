@@ -41,7 +41,7 @@ class _OutputValues(NamedTuple):
 
 
 class Corrections(NamedTuple):
-    """What results show about the pairs of a step.
+    """The evidence of results about the pairs of a step.
 
     agreeing  names of operators of the reference, by names of actual, whose results agree although others were paired
     apart     names in actual and in the reference of operators of other classes that are no pair
