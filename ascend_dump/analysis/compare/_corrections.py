@@ -31,7 +31,7 @@ _MOST, _MOST_BYTES = 64, 1 << 28
 _WEAK = ("place", "order", "dataflow")
 
 
-class _OutputValues(NamedTuple):
+class _FlatResult(NamedTuple):
     """The values of a first output, flat. differs: the output of its partner has other values."""
 
     record: Record
@@ -41,7 +41,7 @@ class _OutputValues(NamedTuple):
 
 
 class Corrections(NamedTuple):
-    """The evidence of results about the pairs of a step.
+    """Corrections of the pairs of a step, by their results.
 
     agreeing  names of operators of the reference, by names of actual, whose results agree although others were paired
     apart     names in actual and in the reference of operators of other classes that are no pair
@@ -58,18 +58,28 @@ def corrections(pairs: Sequence[Pair]) -> Optional[Corrections]:
     that results agree.
     """
     agreeing = _exchanged(pairs)
-    apart = {
-        (pair.actual.op_name, pair.reference.op_name)
+    by_order = [
+        pair
         for pair in pairs
         if pair.actual is not None
         and pair.reference is not None
         and pair.how == "order"
         and pair.record.io == "output"
-        and pair.differs
-        and not pair.explained
         and operator_class(pair.actual.op_type) != operator_class(pair.reference.op_type)
+    ]
+    # Other layers run the same lines: what one pair shows holds for theirs, too, even if a difference explains them.
+    wrong = {_lines_of(pair) for pair in by_order if pair.differs and not pair.explained}
+    apart = {
+        (pair.actual.op_name, pair.reference.op_name)
+        for pair in by_order
+        if pair.actual is not None and pair.reference is not None and pair.differs and _lines_of(pair) in wrong
     }
     return Corrections(agreeing, apart) if agreeing or apart else None
+
+
+def _lines_of(pair: Pair) -> Hashable:
+    """Return the types of the two operators of a pair, and the source lines that run them."""
+    return tuple((record.op_type, record.source) for record in (pair.actual, pair.reference) if record is not None)
 
 
 def _exchanged(pairs: Iterable[Pair]) -> dict[str, str]:
@@ -100,7 +110,7 @@ def _may_be_exchanged(group: tuple[list[tuple[Record, bool]], list[tuple[Record,
     return is_small and all(group) and len(records) > 2 and any(differs for _, differs in group[0])
 
 
-def _read(records: Iterable[tuple[Record, bool]]) -> Iterator[_OutputValues]:
+def _read(records: Iterable[tuple[Record, bool]]) -> Iterator[_FlatResult]:
     import numpy as np
 
     for record, differs in records:
@@ -111,10 +121,10 @@ def _read(records: Iterable[tuple[Record, bool]]) -> Iterator[_OutputValues]:
         norm = float(np.linalg.norm(values))
         # Single numbers and constants are equal by chance.
         if values.size > 1 and np.isfinite(norm) and norm > 0 and values.min() != values.max():
-            yield _OutputValues(record, differs, values, norm)
+            yield _FlatResult(record, differs, values, norm)
 
 
-def _agreeing(actual: list[_OutputValues], reference: list[_OutputValues]) -> Iterator[tuple[str, str]]:
+def _agreeing(actual: list[_FlatResult], reference: list[_FlatResult]) -> Iterator[tuple[str, str]]:
     """Yield the names of two operators whose results agree with each other, and with no other result."""
     near = [[n for n, b in enumerate(reference) if _agree(a, b)] for a in actual]
     for a, partners in zip(actual, near):
@@ -124,7 +134,7 @@ def _agreeing(actual: list[_OutputValues], reference: list[_OutputValues]) -> It
                 yield a.record.op_name, b.record.op_name
 
 
-def _agree(a: _OutputValues, b: _OutputValues) -> bool:
+def _agree(a: _FlatResult, b: _FlatResult) -> bool:
     import numpy as np
 
     limit = _limit(a.record.dtype) * b.norm

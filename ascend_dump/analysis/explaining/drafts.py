@@ -130,7 +130,8 @@ class Draft:
         The forward pass runs before the backward pass, but its results may be compared at the end of the step.
         """
         is_of_stretch = self.stretch_lines > 0 and self.kind == "structure" and not self.summary
-        if not is_of_stretch or pair.record.step != self.pair.record.step:
+        is_later_step = pair.record.step != self.pair.record.step
+        if not is_of_stretch or (is_later_step and (self.has_border or self.narrowed_by is not None)):
             return False
         return self.narrowed_by is None or "backward" == self.narrowed_by != pair.record.phase
 

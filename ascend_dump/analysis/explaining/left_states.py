@@ -6,7 +6,7 @@ training agree, so only the next step shows it: one side reads the updated state
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple
 
 from ascend_dump.analysis.explaining.wiring import Wiring
@@ -15,7 +15,7 @@ from ascend_dump.analysis.pairing.data_flow import OUTSIDE
 from ascend_dump.analysis.pairing.stretches import Stretch
 from ascend_dump.reading import Record
 
-__all__ = ["LeftState", "LeftStates"]
+__all__ = ["LeftState", "LeftStates", "paired_states"]
 
 
 class LeftState(NamedTuple):
@@ -25,6 +25,27 @@ class LeftState(NamedTuple):
     operator: Operator
     before: Record
     after: Record
+
+
+def paired_states(
+    groups: Iterable[tuple[list[Record], list[Record]]], agree: Callable[[Record, Record], bool]
+) -> Iterator[tuple[Record, Record]]:
+    """Yield the pairs of updated states that were equal before: first those that agree, then the others in their order.
+
+    groups  the states of actual and of the reference
+    agree   returns True if two states are equal but for rounding
+    """
+    for of_actual, of_reference in groups:
+        waiting = [*of_reference]
+        left = []
+        for a in of_actual:
+            partner = next((b for b in waiting if agree(a, b)), None)
+            if partner is None:
+                left.append(a)
+            else:
+                waiting = [b for b in waiting if b is not partner]
+                yield a, partner
+        yield from zip(left, waiting)
 
 
 class LeftStates:

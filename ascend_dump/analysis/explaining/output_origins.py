@@ -36,6 +36,9 @@ _COMPUTE = 100.0
 _MOST_BETWEEN = 3
 #: The argument of elementwise arithmetic that is a number in place of a tensor; the one that a mask fills in.
 _OPERAND, _FILL = "other", ("masked_fill", "value")
+#: Arguments that are added to what an operator divides by. Nothing on the other side makes up for them, even if later
+#: norms leave less of the difference than rounding is.
+_ADDED_TO_DIVISOR = frozenset({"eps", "epsilon"})
 _SAME_STATE = "the generator state is the same on both sides"
 #: Kinds of origins for which a comparison of two frameworks may find a cause.
 _UNEXPLAINED = ("compute", "amplification", "unknown")
@@ -92,12 +95,11 @@ def add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> OriginN
     state.arguments.add_origin(operators.match, number)
     # If statistics agree further on, the difference may still go on: an argument that changes a result is an origin. A
     # factor or a summand is none, because another operator may apply it on the other side.
-    computes_values = pair.has_one_shape and not is_view(reference.op_type)
-    is_of_argument = (
+    computes_values = pair.has_one_shape and not is_view(reference.op_type) and pair.measure is not None
+    is_of_argument = computes_values and (
         any(argument.name != _OPERAND and (reference.function, argument.name) != _FILL for argument in arguments)
-        and computes_values
-        and pair.measure is not None
-        and pair.measure.at is None
+        if pair.measure is not None and pair.measure.at is None
+        else any(argument.name in _ADDED_TO_DIVISOR for argument in arguments) and not operators.causes
     )
     state.drafts[number].is_proven |= is_of_argument
     if state.drafts[number].kind == "structure" and not is_of_argument:

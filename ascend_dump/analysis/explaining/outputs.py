@@ -331,7 +331,9 @@ def _judge_values(
     undefined = ""
     if verdict != "different":
         has_ended = verdict == "undecided" and rebuilt and statistics_settle(difference, a, b)
-        origins = NO_ORIGINS if has_ended else operators.noise_causes | causes
+        # Each side may add other terms first. The sums agree but for rounding: nothing later follows from these terms.
+        ended = causes if verdict == "noise" and rebuilt else NO_ORIGINS
+        origins = NO_ORIGINS if has_ended else operators.noise_causes | (causes - ended)
         if verdict == "noise":
             # Memory without a value was overwritten: values that agree are no accident.
             origins = frozenset(number for number in origins if not state.drafts.are_undefined({number}))

@@ -23,7 +23,7 @@ from ascend_dump.analysis.explaining.differing import Differing
 from ascend_dump.analysis.explaining.drafts import Draft, stretch_draft
 from ascend_dump.analysis.explaining.effects import Effects, reached_by_values
 from ascend_dump.analysis.explaining.inputs import InputJudge
-from ascend_dump.analysis.explaining.left_states import LeftStates
+from ascend_dump.analysis.explaining.left_states import LeftStates, paired_states
 from ascend_dump.analysis.explaining.operator_pair import OperatorPair
 from ascend_dump.analysis.explaining.outputs import judge_outputs
 from ascend_dump.analysis.explaining.rank_state import RankState
@@ -242,7 +242,7 @@ class Divergence:
         state = self._state
         pairs = []
         for entered in state.stretches.all():
-            for a, b in entered.stretch.results:
+            for a, b in (*entered.stretch.results, *paired_states(entered.stretch.states, state.agree)):
                 difference, pair = state.compare(None, a, b)
                 if difference.verdict == "equal":
                     note_agreement(state, [entered], pair)

@@ -31,12 +31,15 @@ class Stretch:
                the input
     results    pairs of tensors that both sides make and no paired operator reads: the last value of a parameter, or a
                result of the whole program
+    states     buffers that operators of both sides update, as far as module paths do not pair them: those of actual and
+               of the reference that were equal before the step, as they are after it
     modules    for each side: the paths of all modules that run in the step; empty if unknown
     """
 
     operators: tuple[list[Operator], list[Operator]] = field(default_factory=lambda: ([], []))
     exits: list[tuple[int, int]] = field(default_factory=list)
     results: list[tuple[Record, Record]] = field(default_factory=list)
+    states: list[tuple[list[Record], list[Record]]] = field(default_factory=list)
     modules: tuple[Collection[str], Collection[str]] = ((), ())
 
     @property
@@ -184,6 +187,7 @@ def stretches_of(
         stretch.operators[side].append(operator)
     for node_a, _, pair in results:
         stretches[node_a].results.append(pair)
+    _add_states(flows, partners, stretches)
     for makers, reader in exits(flows, partners):
         stretches[makers[0]].exits.append(reader)
     return stretches
@@ -240,10 +244,17 @@ def _named_results(flow: DataFlow, partners: dict[int, int]) -> _Results:
 
 
 def _add_buffers(flow: DataFlow, partners: dict[int, int], results: _Results) -> None:
-    """Add the last value of memory without a name that operators read first, and an operator without a partner wrote.
+    """Add the last values of buffers. Their key is their module, and their content before."""
+    for begin, before, position, record in _buffers(flow, partners):
+        key = ("buffer", flow.operators[begin].module, before.shape, before.dtype, before.content)
+        results.setdefault(key, []).append((position, record))
 
-    Such memory is a buffer, such as a running mean. Its key is its module, and its content before: for later steps both
-    programs need the same content after.
+
+def _buffers(flow: DataFlow, partners: dict[int, int]) -> Iterator[tuple[int, Record, int, Record]]:
+    """Yield the memory without a name that operators read first, and an operator without a partner wrote.
+
+    Such memory is a buffer, such as a running mean: for later steps, both programs need the same content after it.
+    Yields (position of the first reader, the content before, position of the last writer, the content after).
     """
     first: dict[int, tuple[int, Record]] = {}
     last: dict[int, tuple[int, Record]] = {}
@@ -259,8 +270,29 @@ def _add_buffers(flow: DataFlow, partners: dict[int, int], results: _Results) ->
     for number, (position, record) in last.items():
         begin, before = first[number]
         if before.io == "input" and position not in partners and number not in named and before.content is not None:
-            key = ("buffer", flow.operators[begin].module, before.shape, before.dtype, before.content)
-            results.setdefault(key, []).append((position, record))
+            yield begin, before, position, record
+
+
+def _add_states(flows: Flows, partners: Partners, stretches: dict[Node, Stretch]) -> None:
+    """Add the buffers that both sides of a stretch update, and that are in modules of other names.
+
+    A module that is written anew has its own name. In a stretch, both sides update equally many buffers that are
+    equal before the step.
+    """
+    groups: dict[Hashable, tuple[list[Record], list[Record]]] = {}
+    paired = {id(record) for stretch in stretches.values() for pair in stretch.results for record in pair}
+    owners: dict[Hashable, Stretch] = {}
+    for side, flow in enumerate(flows):
+        for _, before, position, record in _buffers(flow, partners.of(side)):
+            stretch = stretches.get((side, position))
+            is_of_module = bool(flow.operators[position].module) and record.shape == before.shape
+            if stretch is not None and is_of_module and id(record) not in paired:
+                key = id(stretch), before.shape, before.dtype, before.content
+                owners[key] = stretch
+                groups.setdefault(key, ([], []))[side].append(record)
+    for owner, group in groups.items():
+        if len(group[0]) == len(group[1]):
+            owners[owner].states.append(group)
 
 
 def _add_unread(flow: DataFlow, partners: dict[int, int], results: _Results) -> None:

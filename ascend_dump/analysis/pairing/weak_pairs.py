@@ -16,10 +16,13 @@ from ascend_dump.analysis.operators.names import is_source, is_view
 from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, Flows, InputSource, Made
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 __all__ = ["Node", "Partners", "computes", "exits", "is_crossed", "settled", "stored_names", "unpaired_components"]
 
+#: The relative distance of weights that are not the same.
+_FAR = 0.5
 _Kind = Callable[[Operator], Hashable]
 #: Side (0: actual) and position of an operator.
 Node = tuple[int, int]
@@ -233,12 +236,24 @@ class _Candidates:
             return True
         weights = [next((record for record in of_side if _is_read_weight(record)), None) for of_side in records]
         a, b = weights
-        return a is not None and b is not None and a.dtype == b.dtype and a.content != b.content
+        return a is not None and b is not None and a.content != b.content and _are_far_apart(a, b)
 
     def _relations(self, position_a: int, position_b: int) -> list[Optional[bool]]:
         counts = [len(flow.sources[position]) for flow, position in zip(self._flows, (position_a, position_b))]
         pairs = input_pairs(self._flows, position_a, position_b, self._partners) if counts[0] == counts[1] else ()
         return [relation(a, b, self._partners) for a, b in pairs]
+
+
+def _are_far_apart(a: Record, b: Record) -> bool:
+    """Return True if the values of two weights have little in common. Rounding, or a few updates, change less."""
+    import numpy as np
+
+    try:
+        x, y = (record.numpy().astype(np.float64) for record in (a, b))
+    except (AscendDumpError, TypeError, ValueError):
+        return False
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool(np.linalg.norm(x - y) > _FAR * np.linalg.norm(y))
 
 
 def _is_read_weight(record: Record) -> bool:
@@ -271,18 +286,28 @@ def _between_pairs(flows: Flows, partners: Partners, weak: Sequence[Pair]) -> It
 
 
 def unpaired_components(flows: Flows, partners: Partners) -> Components:
-    """Return the sets of operators without partners that pass tensors to each other, or to the same paired reader."""
+    """Return the sets of operators without partners that pass tensors to each other, or to the same paired reader.
+
+    Each is of one pass. Gradients of weights may be computed from other products, so that in place of a gradient the
+    other side reads a tensor of the forward pass.
+    """
     components = Components()
     for side, flow in enumerate(flows):
         for position, sources in enumerate(flow.sources):
             if position not in partners.of(side):
                 for maker in _unpaired_makers(flow, sources, partners.of(side)):
-                    if (flow.operators[maker].phase == "backward") == (flow.operators[position].phase == "backward"):
+                    if _is_backward(flows, (side, maker)) == _is_backward(flows, (side, position)):
                         components.join((side, maker), (side, position))
     for makers, _ in exits(flows, partners):
-        for node in makers[1:]:
-            components.join(makers[0], node)
+        for nodes in ([node for node in makers if _is_backward(flows, node) == later] for later in (False, True)):
+            for node in nodes[1:]:
+                components.join(nodes[0], node)
     return components
+
+
+def _is_backward(flows: Flows, node: Node) -> bool:
+    side, position = node
+    return flows[side].operators[position].phase == "backward"
 
 
 def stored_names(flow: DataFlow) -> dict[int, str]:

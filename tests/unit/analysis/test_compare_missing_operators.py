@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import ascend_dump
+
+# Private: rules on the order of origins, which small programs do not tell apart.
 from ascend_dump.analysis.alignment.token_groups import makes_other_kind
 from ascend_dump.analysis.compare._tokens import _in_order_of_differences
 from ascend_dump.analysis.explaining.results import Origin, Pair
