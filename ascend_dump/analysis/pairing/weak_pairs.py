@@ -253,7 +253,7 @@ def _are_far_apart(a: Record, b: Record) -> bool:
     except (AscendDumpError, TypeError, ValueError):
         return False
     with np.errstate(invalid="ignore", over="ignore"):
-        return bool(np.linalg.norm(x - y) > _FAR * np.linalg.norm(y))
+        return x.shape != y.shape or bool(np.linalg.norm(x - y) > _FAR * np.linalg.norm(y))
 
 
 def _is_read_weight(record: Record) -> bool:
