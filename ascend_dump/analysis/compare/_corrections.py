@@ -58,6 +58,7 @@ def corrections(pairs: Sequence[Pair]) -> Optional[Corrections]:
     that results agree.
     """
     agreeing = _exchanged(pairs)
+    read_alone = _read_alone(pairs)
     by_order = [
         pair
         for pair in pairs
@@ -66,6 +67,7 @@ def corrections(pairs: Sequence[Pair]) -> Optional[Corrections]:
         and pair.how == "order"
         and pair.record.io == "output"
         and operator_class(pair.actual.op_type) != operator_class(pair.reference.op_type)
+        and any(record.content in read for record, read in zip((pair.actual, pair.reference), read_alone))
     ]
     # Other layers run the same lines: what one pair shows holds for theirs, too, even if a difference explains them.
     wrong = {_lines_of(pair) for pair in by_order if pair.differs and not pair.explained}
@@ -75,6 +77,15 @@ def corrections(pairs: Sequence[Pair]) -> Optional[Corrections]:
         if pair.actual is not None and pair.reference is not None and pair.differs and _lines_of(pair) in wrong
     }
     return Corrections(agreeing, apart) if agreeing or apart else None
+
+
+def _read_alone(pairs: Iterable[Pair]) -> tuple[set[Hashable], set[Hashable]]:
+    """Return the contents that operators without a partner read: they go on with what an operator before them does."""
+    contents: tuple[set[Hashable], set[Hashable]] = set(), set()
+    for pair in pairs:
+        if pair.verdict == "unmatched" and pair.record.io == "input" and pair.record.content is not None:
+            contents[0 if pair.reference is None else 1].add(pair.record.content)
+    return contents
 
 
 def _lines_of(pair: Pair) -> Hashable:

@@ -117,14 +117,22 @@ def _without_wrapper(modules: set[str]) -> set[str]:
     return {path[len(wrapper) :].lstrip(".") for path in paths if path != wrapper} or paths
 
 
+def _are_of_port(here: set[str], there: set[str]) -> bool:
+    """Return True for paths of modules of two programs, most of which do not end alike."""
+    few = min((here, there), key=len)
+    ends = [f".{path}" for path in (there if few is here else here)]
+    alike = sum(any(f".{path}".endswith(end) or end.endswith(f".{path}") for end in ends) for path in few)
+    return len(few) >= _FEW_MODULES and 2 * alike < len(few)
+
+
 def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if only one program has modules, and each runs types of operators that the other never runs.
+    """Return True if the programs have no common modules, and each runs types of operators that the other never runs.
 
     A compiler decomposes operators mostly into types that both programs run anyway. So _ALONE is small. It leaves no
-    modules but the whole network; a port has modules with other names.
+    modules but the whole network, or puts their paths behind its own; a port has modules with other names.
     """
     modules = [_without_wrapper({operator.module_path for operator in side}) for side in (actual, reference)]
-    if modules[0] & modules[1] or not any(modules) or all(len(paths) >= _FEW_MODULES for paths in modules):
+    if modules[0] & modules[1] or not any(modules) or _are_of_port(*modules):
         return False
     types = [{operator_class(x.op_type) for x in side if not is_view(x.op_type)} for side in (actual, reference)]
     alone = types[0] - types[1], types[1] - types[0]

@@ -14,7 +14,7 @@ from ascend_dump.analysis.operators.arguments import in_any_order
 from ascend_dump.analysis.operators.names import is_source
 from ascend_dump.analysis.operators.next_request import is_of_module, is_update
 from ascend_dump.analysis.operators.operator import Operator, module_of
-from ascend_dump.analysis.operators.properties import operator_class, writes
+from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.dump_format import Placement
 from ascend_dump.reading import Record
@@ -184,7 +184,7 @@ def _call_and_axes(operator: Operator) -> Hashable:
 
     An update in place has the shape of what it updates, which is the same tensor on both sides.
     """
-    if writes(operator.op_type):
+    if operator.op_type.endswith("_"):
         return (place_of_call(operator), _all_shapes(operator))
     axes = [None if record.shape is None else len(record.shape) for record in (*operator.inputs, *operator.outputs)]
     return (place_of_call(operator), tuple(axes))

@@ -147,7 +147,9 @@ class TestNumbersOfARun:
             dump(tmp_path / "wrong", body(8), steps=1), dump(tmp_path / "right", body(4), steps=1)
         )
         assert [(one.kind, one.op_name) for one in found.origins] == [("structure", "layers.0/constant_pad_nd_0")]
-        assert told(found) == [("layers.1/constant_pad_nd_0", ("pad: [0, 8] here, [0, 4] in the reference",), 1)]
+        # The norm of the next layer removes what the first layer adds, so that the difference begins there anew.
+        assert "with it: layers.1/constant_pad_nd_0" in found.origins[0].evidence
+        assert not told(found)
 
     @pytest.mark.parametrize(
         ("axis", "eps", "size", "is_told"),

@@ -123,6 +123,7 @@ def test_origins_from_which_a_difference_is_traced_back(
     kind: str, io: str, has_tokens: bool, is_traced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_traced_difference, "differing_tokens", lambda _: [0])
+    monkeypatch.setattr(_traced_difference, "distance", lambda *_: 1.0)
     first, end = record("mm_5", io), of_tokens(record("add_0", "output"))
     origin = Origin(kind, pair(of_tokens(first) if has_tokens else first), ("text",))
     alignment = aligned([], operator(7, "mul", (WEIGHTS, 1), output=(WEIGHTS, 2)))
