@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import subprocess
@@ -20,6 +21,15 @@ from ascend_dump.writing import HostWriter, held_steps
 
 def on_disk(directory: Path) -> list[int]:
     return sorted(int(path.parent.name) for path in directory.rglob("index.jsonl*") if path.stat().st_size)
+
+
+def whole_on_disk(directory: Path, records: int) -> int:
+    """Count the steps on disk with all of their records, while another process writes and removes them."""
+    count = 0
+    for path in directory.rglob("index.jsonl*"):
+        with contextlib.suppress(FileNotFoundError):
+            count += path.read_bytes().count(b"\n") == records
+    return count
 
 
 def of_statistics(directory: Path, **settings: Any) -> HostWriter:
@@ -171,7 +181,7 @@ def test_a_killed_program_leaves_whole_steps(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", _PROGRAM, str(directory)]) as process:
         try:
             end = time.monotonic() + 600
-            while len(on_disk(directory)) < 3 and time.monotonic() < end:
+            while whole_on_disk(directory, 10) < 3 and time.monotonic() < end:
                 time.sleep(0.01)
             time.sleep(0.1)
         finally:
