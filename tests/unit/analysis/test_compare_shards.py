@@ -122,6 +122,19 @@ def transformations(comparison: Comparison) -> dict[tuple[Any, str, str], str]:
     }
 
 
+@pytest.mark.parametrize("wrong", [(0,), (1,), (0, 1)])
+def test_a_transposed_square_on_some_ranks_differs(tmp_path: Path, wrong: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x, weight = (rng.standard_normal((6, 6)).astype("f4") for _ in range(2))
+    result = x @ weight
+    right = [Call("aten::mm", "square", [x, weight], [result]), Call("aten::sum", "total", [result], [result.sum(0)])]
+    turned = np.ascontiguousarray(result.T)
+    other = [Call("aten::mm", "square", [x, weight], [turned]), Call("aten::sum", "total", [turned], [turned.sum(0)])]
+    found = compared(tmp_path, [other if rank in wrong else right for rank in range(2)], [right])
+    assert found.verdict == "different"
+    assert found.origins[0].op_name == "square/aten::mm_0"
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("blocks", [1, 2, 3])
 def test_parts_and_terms_of_several_ranks_are_what_one_rank_has(tmp_path: Path, ranks: int, blocks: int) -> None:

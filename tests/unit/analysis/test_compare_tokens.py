@@ -614,7 +614,7 @@ class Scaled(nn.Module):  # type: ignore[misc]
 
 
 def test_log_probabilities_are_those_of_the_last_results(tmp_path: Path) -> None:
-    """What one side makes of the product of its head is in its log-probabilities."""
+    """Log-probabilities are those of the last results, behind the product of the head."""
     sequences = requests(10, 12)
     reference = trainer(tmp_path / "trainer", Scaled(Network(), 0.5), sequences)
     comparison = ascend_dump.compare(rollout(tmp_path / "right", Scaled(Network(), 0.5), sequences), reference)
