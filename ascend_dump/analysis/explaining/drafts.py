@@ -80,7 +80,8 @@ class Draft:
         self.joined = joined
         self.arguments = arguments
         self.summary = summary
-        self.has_border = False
+        #: The first tensor that left its stretch and differs.
+        self.border: Optional[Pair] = None
         #: Path of the module whose functions between inner modules may be the cause, in dumps of `level="module"`, or
         #: which calls a module that only one side runs.
         self.caller: Optional[str] = None
@@ -148,15 +149,15 @@ class Draft:
             self.pair, self.joined, self.caller = narrow.pair, narrow.joined, narrow.caller
             self.is_at_reader, self.evidence[: self.stretch_lines] = narrow.is_at_reader, narrow.evidence
             self.stretch_lines = narrow.stretch_lines
-        if not self.has_border:
-            self.begins_alone = is_alone
+        if self.border is None:
+            self.border, self.begins_alone = pair, is_alone
             if self.is_at_reader and _tells_place(pair.record):
                 self.pair = pair
             name = pair.record.parameter
             self.evidence.append(
                 f"its result differs, read as {pair.record.label}{(name and f' ({name})') or ''}: {pair.reason}"
             )
-        self.has_border = self.changes_values = True
+        self.changes_values = True
 
     def add_unknown(self, pair: Pair, *, is_lost: bool) -> None:
         """Note a tensor that differs, and that is computed from results of this stretch that were not compared.
@@ -167,6 +168,10 @@ class Draft:
             self.kind = self.kind if is_lost else "unknown"
             self.evidence.append(f"{_NO_PARTNER}, and {pair.record.label}, which is made of them, differs")
         self.changes_values |= is_lost
+
+    @property
+    def has_border(self) -> bool:
+        return self.border is not None
 
     @property
     def is_of_structure(self) -> bool:

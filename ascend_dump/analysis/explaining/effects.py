@@ -111,6 +111,22 @@ class Effects:
             return remaining, leading | leading_nodes(all_edges) if remaining else leading
         return reached, leading
 
+    def carried(self, ended: Set[OriginNumber], leading: Set[Node]) -> set[OriginNumber]:
+        """Return the origins that alone explain a tensor from before the step, which leads to a result.
+
+        For example, weights that one program puts back after their update are read in the next step only.
+
+        ended: origins whose differences ended in an earlier step
+        """
+        found = set[OriginNumber]()
+        for position, differing in self.differing.items():
+            if position in leading and differing.causes <= ended:
+                sources = self.flows[0].sources[differing.match.actual.position]
+                outside = {id(one.record) for one in sources if one.root is not None and one.root.position == OUTSIDE}
+                if any(pair.differs and id(pair.actual) in outside for pair in differing.inputs):
+                    found |= differing.causes
+        return found
+
     def compensated(self, parameters: Set[OriginNumber]) -> Iterator[tuple[OriginNumber, int]]:
         """Yield the parameters whose difference another part of the program may cancel, each with its operators.
 

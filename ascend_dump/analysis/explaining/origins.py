@@ -11,6 +11,7 @@ from ascend_dump.analysis.judging.input_noise import OriginNumber
 from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.next_request import is_of_module, is_update, layers_of
+from ascend_dump.reading import Record
 
 __all__ = ["LAST", "Drafts", "importance"]
 
@@ -21,6 +22,7 @@ _DIVIDED = (
     "one side reads {name} in {count} parts, one part a call, and the other side in one call: results of a part are no "
     'results of the whole, so few tensors could be compared; dumps of operators with data="tensor" are compared by rows'
 )
+_NOT_SEEN = "{name} differs in step {step} too: what the program does before its first step is not recorded"
 #: Kinds of origins that are reported last: amplifications, and tensors without a defined value.
 LAST = ("amplification", "uninitialised")
 
@@ -75,7 +77,7 @@ class Drafts:
             inner = (draft for draft in self._drafts if draft.changes_gradients and draft.changes_inside)
             reported = [draft for draft in inner if draft.reaches_results is not False][:1]
         reported = reported or [draft for draft in self._drafts if draft.is_lost_gradient]
-        for draft in reported:
+        for draft in dict.fromkeys(map(self._maker_of, reported)):
             groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
         order = importance(group[0] for group in groups.values())
 
@@ -85,6 +87,25 @@ class Drafts:
             return is_last, follows, is_suspected, is_unknown, group[0].pair.record.step or 0, group[0].is_later
 
         return [_origin(self._summary(group), *group) for group in sorted(groups.values(), key=key)]
+
+    def _maker_of(self, draft: Draft) -> Draft:
+        """Return the draft at the operators that make a tensor from outside, as later steps show; else the same draft.
+
+        A step begins at the first call of the model, so what the program does with its data before that is recorded
+        from the second step on.
+        """
+        if draft.kind != "input" or draft.reshaped:
+            return draft
+        maker = next(
+            (one for one in self._drafts if one.changes_values and _is_read_later(one, draft.pair.record)), None
+        )
+        if maker is None:
+            return draft
+        line = _NOT_SEEN.format(name=draft.pair.record.label, step=draft.pair.record.step)
+        if line not in maker.evidence:
+            maker.evidence.append(line)
+            maker.explains += draft.explains
+        return maker
 
     def _summary(self, group: Sequence[Draft]) -> str:
         """Return the first line of evidence for drafts that are reported as one; "" to keep the first draft's line."""
@@ -127,6 +148,12 @@ def importance(origins: Iterable[_Ranked]) -> Callable[[_Ranked], tuple[bool, bo
         return origin.kind in LAST, follows, origin.kind == "unknown"
 
     return key
+
+
+def _is_read_later(maker: Draft, read: Record) -> bool:
+    """Return True if the result of a draft's operators is read as this tensor is, in a later step."""
+    later = None if maker.border is None else maker.border.record
+    return later is not None and later.label == read.label and (later.step or 0) > (read.step or 0)
 
 
 def _how_far(group: Sequence[Draft]) -> str:

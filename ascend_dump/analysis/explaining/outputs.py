@@ -28,6 +28,7 @@ from ascend_dump.analysis.explaining.tracking.local_results import (
     only_passes_on,
     why_local,
 )
+from ascend_dump.analysis.explaining.tracking.partly_written import covers_part
 from ascend_dump.analysis.judging.elementwise import measure_without_masks
 from ascend_dump.analysis.judging.input_noise import FOLLOWS_FLIPS, NO_ORIGINS, InputNoise, OriginNumber, flips_in
 from ascend_dump.analysis.numerics.float_types import float_kind
@@ -78,8 +79,16 @@ def judge_outputs(state: RankState, operators: OperatorPair) -> tuple[list[Pair]
         pairs.append(pair)
     for a, b in match.outputs:
         if a is not None and b is not None and not is_no_value(b):
-            state.known.add_output(a, b, is_written=writes(match.reference.op_type))
+            state.known.add_output(a, b, is_written=_is_written(match.reference.op_type, b))
     return pairs, origin
+
+
+def _is_written(op_type: str, output: Record) -> bool:
+    """Return True if an operator writes to memory that is there before: in place, or to a part of larger memory.
+
+    An `out=` argument is not recorded as an input. So DDP writes each gradient to its part of a bucket, which it sends.
+    """
+    return writes(op_type) or (covers_part(output) and not is_view(op_type))
 
 
 def _judge(state: RankState, operators: OperatorPair, a: Optional[Record], b: Optional[Record]) -> Pair:

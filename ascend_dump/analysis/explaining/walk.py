@@ -292,7 +292,8 @@ class Divergence:
         # Among ranks that share the work, and in calls joined by tokens, operators without a partner prove nothing.
         is_whole = not (self._by_tokens or state.has_parts)
         parameters = {number for number in causes if is_whole and state.drafts[number].kind == "parameter"}
-        if not (state.rebuilt or parameters) or wiring is None:
+        before = {number for number in causes if is_whole and state.drafts[number].reaches_results is False}
+        if not (state.rebuilt or parameters or before) or wiring is None:
             return
         if not has_storages(*(flow.operators for flow in wiring.flows)):
             return
@@ -310,6 +311,8 @@ class Divergence:
         ended = {number for number, _ in origins if state.drafts[number].reaches_results is False}
         reached, leading = effects.of(origins, earlier, sizes, alone, ended)
         reached -= ended - reached_by_values(origins, leading) - causes
+        for number in effects.carried(before, leading):
+            state.drafts[number].add_reach(True)
         ending = {number for number, _ in origins} - reached
         for number, node in origins:
             is_judged_later = False

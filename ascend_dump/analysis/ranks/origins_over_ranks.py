@@ -89,7 +89,8 @@ def _is_of_call(origin: Origin) -> bool:
 
 
 def _timed(origin: Origin, point: Point, part: Optional[CallPart]) -> _TimedOrigin:
-    if part is not None and origin.pair.record.io != "input":
+    is_inside = part is not None and not _is_of_call(origin)
+    if part is not None and (is_inside or origin.pair.record.io != "input"):
         # Outputs exist from the end of the call on, also for the operator that waits for them.
         point = point._replace(position=max(point.position, part.end))
     return _TimedOrigin(origin, point, part)
@@ -177,13 +178,21 @@ class _Calls:
         if record is None:
             return None
         part = self._of_operator.get(operator_key(record))
-        if part is not None or not _is_of_call(origin):
-            return part
         point = point_of(record)
-        if point is None:
-            return None
+        if part is not None or point is None:
+            return part
+        if not _is_of_call(origin):
+            return self._around(record, point) if origin.kind in ("input", "parameter") else None
         parts = reversed(self._of_memory.get(_memory(record), []))
         return next((part for part in parts if part.begin < point.position), None)
+
+    def _around(self, record: Record, point: Point) -> Optional[CallPart]:
+        """Return the call that runs an operator itself, such as the copy at the end of a reduce_scatter of gloo."""
+        parts = (
+            part for part in self._of_operator.values() if part.rank == point.rank and part.first.step == record.step
+        )
+        inside = (part for part in parts if part.begin < point.position < part.end)
+        return next((part for part in inside if part.first.source == record.source), None)
 
     def senders(self, part: CallPart) -> Iterator[_Sender]:
         parts = {member.rank: member for member in self._book.calls[part.key]}
@@ -240,10 +249,11 @@ def _why_received(
     def follows(point: Point) -> bool:
         return any(happens_before(times[cause], times[point]) for cause in certain)
 
-    if origin.kind in ("input", "parameter"):
+    is_inside = not _is_of_call(origin)
+    if origin.kind in ("input", "parameter") and not is_inside:
         is_buffer = origin.pair.actual is not None and writes.none_before(origin.pair.actual, candidate.point)
         return _BUFFER if is_buffer and follows(candidate.point) else None
-    if origin.kind not in ("collective", "unknown"):
+    if origin.kind not in ("collective", "unknown") and not is_inside:
         return None
     senders = [*calls.senders(part)]
     ranks = [sender.rank for sender in senders if verdicts.differs(sender)]

@@ -395,3 +395,28 @@ def test_a_masking_that_actual_lacks_is_the_origin_not_the_copy_of_its_result(tm
 
     found = compared(tmp_path, [masked(masks=False)], [masked(masks=True)])
     assert named(found)[0][2:] == ("masked_fill_0", "structure")
+
+
+@pytest.mark.parametrize("wrong", [None, 1])
+def test_what_a_call_reads_of_its_own_memory_is_no_data_from_outside(wrong: Optional[int], tmp_path: Path) -> None:
+    """A reduce_scatter of gloo sums up memory of its own, and copies the part of the rank out of it."""
+    call = CollectiveCall("reduce_scatter", "0", "0-2", reduce="sum")
+
+    def program(wrong: Optional[int] = None) -> Program:
+        terms = [np.tanh(noise(rank, 30)) + np.float32(rank == wrong) for rank in range(_RANKS)]
+        total = np.sum(terms, axis=0)
+        parts = np.split(total, _RANKS)
+        return [
+            [
+                Ran("aten::tanh", [noise(rank, 30)], [terms[rank]], {"storage": 0}),
+                Ran(
+                    "c10d::_reduce_scatter_base_", [terms[rank]], [part], {"collective": call, "source": "net.py:7"}, 1
+                ),
+                Ran("aten::split", [total], [part], {"storage": 5, "source": "net.py:7"}),
+                Ran("aten::exp", [part], [np.exp(part)], {}),
+            ]
+            for rank, part in enumerate(parts)
+        ]
+
+    found = compared(tmp_path, [program(wrong)], [program()])
+    assert named(found) == ([] if wrong is None else [(1, 0, "tanh_0", "compute")])

@@ -72,3 +72,23 @@ def test_a_part_of_memory_that_only_the_reference_updates_follows_from_that_upda
     named = [(origin.op_type, origin.kind, origin.evidence[0]) for origin in found.origins]
     text = "aten::div_ runs in the reference only"
     assert named == ([("aten::div_", "structure", text)] if is_missing else [])
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_a_bucket_that_is_written_by_parts_follows_from_what_is_written(tmp_path: Path, is_wrong: bool) -> None:
+    """DDP multiplies each gradient into its part of a bucket, which is memory of an earlier step."""
+
+    def program(factor: float) -> Any:
+        bucket = torch.ones(32 * 8)
+
+        def run(x: Any) -> Any:
+            scaled = x.sin() * factor
+            torch.mul(scaled[:5].reshape(-1), 0.5, out=bucket[:40])
+            torch.mul(scaled[5:].reshape(-1), 0.5, out=bucket[40:])
+            return bucket.exp()
+
+        return run
+
+    actual = recorded(tmp_path / "actual", program(1.5 if is_wrong else 1.0))
+    found = ascend_dump.compare(actual, recorded(tmp_path / "reference", program(1.0)))
+    assert [origin.op_name for origin in found.origins] == (["mul_0"] if is_wrong else [])

@@ -14,7 +14,7 @@ from ascend_dump.analysis.operators.operator import storage_of
 from ascend_dump.analysis.pairing.data_flow import layout_of
 from ascend_dump.reading import Record
 
-__all__ = ["PartlyWritten"]
+__all__ = ["PartlyWritten", "covers_part"]
 
 #: The origins of a difference, or the noise that it is.
 Cause = tuple[Optional[frozenset[OriginNumber]], Optional[InputNoise]]
@@ -46,7 +46,7 @@ class PartlyWritten:
             return
         whole = self._whole.get(storages)
         # Memory from outside is not known as a whole before an operator writes to it.
-        if count >= whole[1] if whole is not None else not is_written:
+        if count >= whole[1] if whole is not None else not (is_written or covers_part(b)):
             self._whole[storages] = cause, count
             self._parts.pop(storages, None)
         elif is_written:
@@ -65,6 +65,12 @@ class PartlyWritten:
         if origins:
             return frozenset[OriginNumber]().union(*origins), None
         return None, max(noise, key=lambda of_part: of_part.error, default=None)
+
+
+def covers_part(record: Record) -> bool:
+    """Return True if a tensor covers a part of its memory only."""
+    size, own_size = record.attrs.get("storage_nbytes"), record.nbytes
+    return size is not None and own_size is not None and own_size < size
 
 
 def _storages(a: Record, b: Record) -> Optional[tuple[int, int]]:
