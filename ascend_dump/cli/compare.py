@@ -9,6 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
@@ -41,11 +42,14 @@ from ascend_dump.storage.files import read_small
 if TYPE_CHECKING:
     from ascend_dump.analysis.compare import Comparison, Pair
     from ascend_dump.reading import Dump, LostRecords
+    from ascend_dump.report.findings import Finding
 
 #: Maximum size of a --mapping file in bytes.
 _LARGEST_MAPPING = 64 << 20
 #: Maximum number of pairs that are printed, and number of lines to which the answer is limited without --all.
 _WORST, _MOST_LINES = 10, 25
+#: Notes, and facts on the first origin, that are never left out.
+_FEWEST_NOTES, _FEWEST_FACTS = 2, 3
 
 
 @click.command(short_help="Find the first operator that differs from a reference.")
@@ -332,24 +336,52 @@ def _show(dumps: list[Dump], comparison: Comparison, *, full: bool) -> None:
     if not comparison.origins and comparison.verdict in ("structure", "different"):
         lines += folded(agreement(comparison.verdict, comparison.counts), sys.stdout, 2)
     omitted = [f"{count} {reason}" for reason, count in comparison.omitted.items() if full and count]
-    for note in (*_notes(comparison, full=full), *([f"tensors not compared: {', '.join(omitted)}"] if omitted else ())):
-        lines += folded(escape(note), sys.stdout, 2)
+    notes = [*_notes(comparison, full=full), *([f"tensors not compared: {', '.join(omitted)}"] if omitted else ())]
     usual = Rules().to_dict()
     changed = {name: value for name, value in comparison.rules.to_dict().items() if value != usual.get(name)}
-    if changed:
-        lines.append(f"rules: {escape(json.dumps(changed))}")
+    rules = [f"rules: {escape(json.dumps(changed))}"] if changed else []
     findings = [origin_finding(origin, comparison) for origin in comparison.origins]
     calls = [changed_finding(call, several_ranks=comparison.several_ranks) for call in comparison.changed]
+    alone = list(map(escape, unmatched_lines(dumps, comparison, comparison.unmatched)))
+    if not full and findings:
+        used = len(lines) + len(rules) + (len(alone) + 1 if alone else 0) + (3 if findings[1:] or calls else 0)
+        notes, findings[0] = _shortened(notes, findings[0], _MOST_LINES - used - 1)
+    for note in notes:
+        lines += folded(escape(note), sys.stdout, 2)
+    lines += rules
     shown = [*findings, *calls] if full else findings[:1]
     for finding in shown:
         lines += ["", *text_lines(finding)]
-    alone = list(map(escape, unmatched_lines(dumps, comparison, comparison.unmatched)))
     if not full and (findings[1:] or calls):
         room = _MOST_LINES - len(lines) - 1 - (len(alone) + 1 if alone else 0)
         lines += ["", *short_lines(findings[1:], calls, room)]
     room = _WORST if full else min(_WORST, _MOST_LINES - len(lines) - len(alone) - 4)
     lines += [*(_worst_lines(comparison, room) if room > 0 else ()), *(["", *alone] if alone else ())]
     click.echo("\n".join(lines))
+
+
+def _shortened(notes: list[str], finding: Finding, room: int) -> tuple[list[str], Finding]:
+    """Leave out notes, then evidence, from their ends, until both fit into so many lines. A last note counts them."""
+    from ascend_dump.report.findings import text_lines
+    from ascend_dump.report.tables import escape, folded
+
+    kept, evidence = [*notes], [*finding.evidence]
+
+    def result() -> tuple[list[str], Finding]:
+        counts = {"note": len(notes) - len(kept), "fact": len(finding.evidence) - len(evidence)}
+        cut = ", ".join(counted(count, what) for what, count in counts.items() if count)
+        left_out = [f"left out: {cut} (--all prints them)"] if cut else []
+        return [*kept, *left_out], replace(finding, evidence=evidence)
+
+    def is_too_long() -> bool:
+        texts, short = result()
+        return sum(len([*folded(escape(text), sys.stdout, 2)]) for text in texts) + len([*text_lines(short)]) > room
+
+    while is_too_long() and len(kept) > _FEWEST_NOTES:
+        kept.pop()
+    while is_too_long() and len(evidence) > _FEWEST_FACTS:
+        evidence.pop()
+    return result()
 
 
 def _worst_lines(comparison: Comparison, count: int) -> list[str]:

@@ -333,15 +333,18 @@ class TokenAlignment:
         sources = [_sources_of(flow, record) for flow, record in zip(flows, end)]
         return TracedDifferences(flows, positions, read, self.tokens, numbers, self._unit).begins_at(sources)
 
-    def operators_before(self, side: int, record: Record) -> list[Operator]:
+    def operators_before(self, side: int, record: Record, *, by_tokens: bool = True) -> list[Operator]:
         """Return the operators of the base call of a side (0: actual) from whose results a tensor is computed.
 
-        record: the tensor, with a record of the base call or a part of it
+        record     the tensor, with a record of the base call or a part of it
+        by_tokens  False to leave out operators whose results reach the tensor by integers only, such as token ids
         """
         flow = DataFlow(self._undivided[side])
         waiting, visited = [*_sources_of(flow, record)], {OUTSIDE}
         while waiting:
             source = waiting.pop()
+            if not by_tokens and (source.record.dtype or "").startswith(("int", "uint")):
+                continue
             for made in (source.maker, source.root):
                 if made is not None and made.position not in visited:
                     visited.add(made.position)

@@ -16,7 +16,8 @@ __all__ = ["with_random_operator"]
 def with_random_operator(origins: Sequence[Origin], pairs: Sequence[Pair], alignment: TokenAlignment) -> list[Origin]:
     """Return the origins; the first one is replaced by a random operator of one side that the difference follows from.
 
-    Its numbers are others in each run, so no other operator between it and the difference needs to be wrong.
+    Its numbers are others in each run, so no other operator between it and the difference needs to be wrong. A rollout
+    draws its tokens too, but the trainer reads the same ones.
 
     pairs: those of all compared tensors, in execution order
     """
@@ -25,7 +26,8 @@ def with_random_operator(origins: Sequence[Origin], pairs: Sequence[Pair], align
     )
     if not origins or end is None or end.actual is None or end.reference is None:
         return [*origins]
-    before = [alignment.operators_before(side, record) for side, record in enumerate((end.actual, end.reference))]
+    ends = enumerate((end.actual, end.reference))
+    before = [alignment.operators_before(side, record, by_tokens=False) for side, record in ends]
     random = [[operator for operator in of_side if _is_random(operator)] for of_side in before]
     if bool(random[0]) == bool(random[1]):
         return [*origins]

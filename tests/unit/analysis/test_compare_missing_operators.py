@@ -80,6 +80,7 @@ class Engine(nn.Module):  # type: ignore[misc]
     def __init__(self, trainer: Trainer, fault: str) -> None:
         super().__init__()
         self.trainer, self.fault, self.cache = [trainer], fault, [[], []]  # type: list[Trainer], str, list[list[Any]]
+        self.draws = False
         self.weights = [
             [interleaved(layer.q.weight), layer.k.weight.detach().clone()]
             if fault == "order of keys" and number
@@ -89,6 +90,8 @@ class Engine(nn.Module):  # type: ignore[misc]
 
     def forward(self, ids: Any, positions: Any) -> Any:
         [trainer] = self.trainer
+        if self.draws:
+            ids = torch.where(torch.randint(VOCABULARY, ids.shape) < 0, 0, ids)
         x = functional.embedding(ids, trainer.embed.weight)
         x = x if self.fault == "embedding" else x * 4.0
         turns = torch.polar(torch.ones(()), positions[..., None] / 10.0 ** torch.arange(HALF))[:, :, None]
@@ -128,12 +131,16 @@ def interleaved(weight: Any) -> Any:
     return weight.detach().view(HEADS, 2, HALF, SIZE).transpose(1, 2).reshape(SIZE, SIZE)
 
 
-def compared(tmp_path: Path, fault: str = "") -> ascend_dump.Comparison:
-    """Compare the engine, a prompt and single tokens, with the trainer, which has the whole sequence."""
+def compared(tmp_path: Path, fault: str = "", *, draws: bool = False) -> ascend_dump.Comparison:
+    """Compare the engine, a prompt and single tokens, with the trainer, which has the whole sequence.
+
+    draws: the engine computes its tokens from random numbers
+    """
     ids = torch.randint(1, VOCABULARY, (1, LENGTH), generator=torch.Generator().manual_seed(3))
     positions = torch.arange(LENGTH)[None]
     trainer = Trainer()
     engine = Engine(trainer, fault)
+    engine.draws = draws
     with torch.no_grad(), ascend_dump.capture(engine, path=tmp_path / "rollout", steps="0-9"):
         for part in (slice(0, LENGTH - NEW), *(slice(n, n + 1) for n in range(LENGTH - NEW, LENGTH))):
             engine(ids[:, part], positions[:, part])
@@ -187,6 +194,12 @@ def test_the_operator_that_one_side_lacks(fault: str, name: str, line: str, tmp_
         "dropout": "runs in actual only, and draws random numbers",
     }
     assert facts[fault] in first.evidence[0]
+
+
+def test_random_numbers_from_which_tokens_are_computed_are_no_origin(tmp_path: Path) -> None:
+    """A rollout draws its tokens, which the trainer reads."""
+    assert not compared(tmp_path / "right", draws=True).origins
+    assert compared(tmp_path, "gate", draws=True).origins[0].pair.record.op_type == "aten::silu"
 
 
 def test_complex_numbers_are_no_partners_of_real_ones() -> None:

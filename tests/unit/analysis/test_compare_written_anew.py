@@ -571,7 +571,7 @@ def test_an_origin_is_narrowed_in_the_first_step_that_shows_it() -> None:
     draft = Draft("structure", pairs[0], ["built differently"], hidden=True)
     draft.stretch_lines = 1
     assert [draft.is_wide(pair) for pair in pairs] == [True, True]
-    draft.has_border = True
+    draft.border = pairs[0]
     assert [draft.is_wide(pair) for pair in pairs] == [True, False]
 
 

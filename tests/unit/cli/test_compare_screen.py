@@ -9,6 +9,7 @@ import pytest
 
 import ascend_dump
 from ascend_dump.cli import main
+from ascend_dump.report import findings
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("rapidfuzz")
@@ -48,3 +49,20 @@ def test_each_further_change_has_a_line_or_is_counted(
     named = [line for line in lines if line.startswith(("origin", "first seen", "and ", "changed"))]
     more = sum(int(line.split()[0]) for line in lines if line.endswith("--all prints them"))
     assert len(named) + more == len(found.origins) + len(found.changed)
+
+
+@pytest.mark.parametrize(("wrong", "count"), [(1, 9), (1, 30), (5, 30)])
+def test_notes_and_facts_that_have_no_room_are_counted(
+    wrong: int, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actual, reference = dump(tmp_path / "actual", wrong), dump(tmp_path / "reference", 0)
+    monkeypatch.setattr(findings, "comparison_notes", lambda *a, **k: [f"note {number}" for number in range(count)])
+    main(["compare", actual, reference])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 25
+    notes = [line for line in lines if line.startswith("note ")]
+    assert notes[:2] == ["note 0", "note 1"]
+    [left_out] = [line for line in lines if line.startswith("left out: ")] or ["left out: 0 notes"]
+    assert int(left_out.split()[2]) + len(notes) == count
+    main(["compare", "--all", actual, reference])
+    assert f"note {count - 1}" in capsys.readouterr().out.splitlines()
