@@ -194,7 +194,7 @@ def _is_open_beside(state: RankState, entered: EnteredStretch, module: str) -> b
     )
 
 
-def _agreeing_inside(state: RankState, stretch: Stretch, border: Pair) -> set[int]:
+def _agreeing_inside(state: RankState, stretch: Stretch, border: Optional[Pair] = None) -> set[int]:
     """Return the identities of results inside of a stretch that both programs have, made by any operators.
 
     If one side computes a tensor that the other side reads as it is, by operators of the stretch or behind it at the
@@ -212,7 +212,8 @@ def _agreeing_inside(state: RankState, stretch: Stretch, border: Pair) -> set[in
         }
         for side in stretch.operators
     )
-    entering_here, entering_there = map(_entering, stretch.operators, (border.actual, border.reference))
+    behind = (None, None) if border is None else (border.actual, border.reference)
+    entering_here, entering_there = map(_entering, stretch.operators, behind)
     pairs = [
         (a, b)
         for actual, reference in ((here, there), (entering_here, there), (here, entering_there))
