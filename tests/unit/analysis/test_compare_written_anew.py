@@ -578,7 +578,9 @@ def test_an_origin_is_narrowed_in_the_first_step_that_shows_it() -> None:
 
 @pytest.mark.parametrize("is_undecided", [False, True])
 def test_a_part_whose_results_agree_is_no_origin_by_itself(is_undecided: bool) -> None:
-    record = SimpleNamespace(step=0, phase="forward", module="m", op_name="m/add_0", parameter="", rank=None)
+    record = SimpleNamespace(
+        step=0, phase="forward", module="m", op_name="m/add_0", op_type="aten::add", parameter="", rank=None
+    )
     pair: Any = SimpleNamespace(record=record)
     draft = Draft("structure", pair, ["built differently"], hidden=True)
     draft.stretch_lines, draft.settled, draft.changes_values = 1, True, True
