@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Optional
 
@@ -64,6 +64,8 @@ def judge_border(
             if verdict == "undecided":
                 suspects = _suspects(state, stretches, a, b).union(*(source.causes for source in noise))
                 _confirm_lost(state, stretches)
+                for draft in state.drafts.of(suspects):
+                    draft.is_undecided = True
             agreeing = [stretch for stretch in stretches if verdict == "noise" or not stretch.differs]
             note_agreement(state, agreeing, pair)
             return Border(stretches, pair), state.known.add_noise(difference, type_of(a, b), suspects, noise)
@@ -172,7 +174,7 @@ def _cause(state: RankState, entered: EnteredStretch, pair: Pair) -> Stretch:
     assert state.wiring is not None, "the caller checked it"
     leading = entered.stretch.leading_to(_identities([pair]), state.wiring.flows)
     # The tensor itself may be near, too: an update may be small.
-    agreeing = (_identities(entered.agreeing) | _agreeing_inside(state, leading)) - _identities([pair])
+    agreeing = (_identities(entered.agreeing) | _agreeing_inside(state, leading, pair)) - _identities([pair])
     right = entered.stretch.leading_to(agreeing, state.wiring.flows)
     cause = leading.without(right).without_masks()
     return cause if _is_open_beside(state, entered, cause.module) else cause.without_common()
@@ -192,8 +194,11 @@ def _is_open_beside(state: RankState, entered: EnteredStretch, module: str) -> b
     )
 
 
-def _agreeing_inside(state: RankState, stretch: Stretch) -> set[int]:
-    """Return the identities of results inside of a stretch that both programs compute, by any operators.
+def _agreeing_inside(state: RankState, stretch: Stretch, border: Optional[Pair] = None) -> set[int]:
+    """Return the identities of results inside of a stretch that both programs have, made by any operators.
+
+    If one side computes a tensor that the other side reads as it is, by operators of the stretch or behind it at the
+    `border`, then these operators change nothing, such as a division by one.
 
     Only first outputs count, and all parts of a tensor that is divided, or of a list of tensors. Other outputs are
     statistics in most cases, such as the mean of a norm. If there is too much to compare, nothing is returned.
@@ -207,10 +212,26 @@ def _agreeing_inside(state: RankState, stretch: Stretch) -> set[int]:
         }
         for side in stretch.operators
     )
-    pairs = [(a, b) for b in there.values() for a in here.values() if a.shape == b.shape]
+    behind = (None, None) if border is None else (border.actual, border.reference)
+    entering_here, entering_there = map(_entering, stretch.operators, behind)
+    pairs = [
+        (a, b)
+        for actual, reference in ((here, there), (entering_here, there), (here, entering_there))
+        for b in reference.values()
+        for a in actual.values()
+        if a.shape == b.shape
+    ]
     if sum(b.nbytes or 0 for _, b in pairs) > _MOST_INSIDE:
         return set()
     return {id(record) for a, b in pairs if _is_near(state, a, b) for record in (a, b)}
+
+
+def _entering(operators: Sequence[Operator], behind: Optional[Record]) -> dict[Hashable, Record]:
+    """Return the tensors that operators read and do not make, and the tensor behind them, by their contents."""
+    made = {record.content for operator in operators for record in operator.outputs}
+    read = [record for operator in operators for record in operator.inputs if record.content not in made]
+    records = [*read, *([] if behind is None or behind.content in made else [behind])]
+    return {record.content: record for record in records if float_kind(record.dtype or "") is not None}
 
 
 def _has_parts(operator: Operator) -> bool:

@@ -73,6 +73,8 @@ class Draft:
         self.explained_inside = 0
         #: False if its differences end before any result of the program; None if that is not known.
         self.reaches_results: Optional[bool] = None
+        #: True if statistics do not decide if a tensor that leaves its stretch agrees.
+        self.is_undecided = False
         #: True if it is proven that another argument, or an update, changed a tensor: later ones that agree do not
         #: disprove it.
         self.is_proven = False

@@ -77,6 +77,8 @@ class Drafts:
             inner = (draft for draft in self._drafts if draft.changes_gradients and draft.changes_inside)
             reported = [draft for draft in inner if draft.reaches_results is not False][:1]
         reported = reported or [draft for draft in self._drafts if draft.is_lost_gradient]
+        if all(draft.is_suspected and not draft.is_undecided for draft in reported):
+            reported = []  # only parts that agree wherever values decide: no reason for what differs
         for draft in dict.fromkeys(map(self._maker_of, reported)):
             groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
         order = importance(group[0] for group in groups.values())

@@ -42,6 +42,8 @@ __all__ = ["CrossFrameworkPairs", "is_cross_framework", "pair_cross_framework"]
 _SHARED, _CONTAINED = 0.34, 0.8
 #: Share of the types of operators that only one side has, above which one program is a decomposed one.
 _ALONE = 0.05
+#: Share of operators with source lines in a program that no compiler has changed.
+_WITH_LINES = 0.9
 #: Types of operators that only graphs of TensorFlow have.
 _OF_GRAPHS = frozenset(("Const", "Placeholder"))
 #: Names of operators in MindSpore.
@@ -125,6 +127,17 @@ def _are_of_port(here: set[str], there: set[str]) -> bool:
     return len(few) >= _FEW_MODULES and 2 * alike < len(few)
 
 
+def _have_own_lines(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
+    """Return True if nearly all operators of both programs have source lines, and the programs share none of them.
+
+    A compiler puts its graph where the program was, so its operators have the lines of the program or none.
+    """
+    lines = [[operator.source for operator in side if operator.source] for side in (actual, reference)]
+    if any(len(known) < _WITH_LINES * len(side) for known, side in zip(lines, (actual, reference))):
+        return False
+    return not set(lines[0]) & set(lines[1])
+
+
 def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
     """Return True if the programs have no common modules, and each runs types of operators that the other never runs.
 
@@ -132,7 +145,7 @@ def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) ->
     modules but the whole network, or puts their paths behind its own; a port has modules with other names.
     """
     modules = [_without_wrapper({operator.module_path for operator in side}) for side in (actual, reference)]
-    if modules[0] & modules[1] or not any(modules) or _are_of_port(*modules):
+    if modules[0] & modules[1] or not any(modules) or _are_of_port(*modules) or _have_own_lines(actual, reference):
         return False
     types = [{operator_class(x.op_type) for x in side if not is_view(x.op_type)} for side in (actual, reference)]
     alone = types[0] - types[1], types[1] - types[0]

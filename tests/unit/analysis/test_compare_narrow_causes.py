@@ -233,3 +233,74 @@ def test_a_write_of_the_reference_only_is_the_origin_itself(tmp_path: Path, is_m
     found = compared(tmp_path, run, *models)
     first = [(origin.op_type, origin.evidence[0]) for origin in found.origins[:1]]
     assert first == ([("aten::mul_", "aten::mul_ runs in the reference only")] if is_missing else [])
+
+
+class Grown(nn.Module):
+    """A block and a resized result; in the reference the block ends with a division by one.
+
+    mode: how the result is resized; "bilinear" is a fault
+    """
+
+    def __init__(self, factor: Optional[float], mode: str) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv1d(LENGTH, LENGTH, 1), nn.Conv1d(LENGTH, LENGTH, 1)
+        self.factor, self.mode = factor, mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.first(x).relu()
+        x = x if self.factor is None else x / self.factor
+        return self.last(functional.interpolate(x, scale_factor=2, mode=self.mode))
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_an_operator_that_changes_nothing_is_no_cause(tmp_path: Path, mode: str) -> None:
+    inner = Grown(1.0, "nearest")
+    actual, reference = Grown(None, mode), nn.Sequential(inner)
+    actual.load_state_dict(inner.state_dict())
+    for name, model in (("actual", actual), ("reference", reference)):
+        torch.manual_seed(1)
+        with ascend_dump.capture(model, path=tmp_path / name, mode="all", data="tensor"):
+            train(model)
+    found = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
+    types = [origin.pair.record.op_type.split("::")[1].rstrip("12d") for origin in found.origins[:1]]
+    assert types == ([] if mode == "nearest" else ["upsample_nearest"])
+
+
+class Clicks(nn.Module):
+    """Sums of rows of tables behind a product, all of them modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(nn.EmbeddingBag(8, WIDTH, mode=mode) for mode in ("sum", "mean"))
+        self.dense, self.top = nn.Linear(WIDTH, WIDTH), nn.Linear(3 * WIDTH, 1)
+
+    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+        return self.top(torch.cat([self.dense(x).relu(), *(bag(rows) for bag in self.bags)], 1))
+
+
+class Functions(nn.Module):
+    """The same by functions alone, without modules. is_wrong: the mean is a sum"""
+
+    def __init__(self, source: Clicks, *, is_wrong: bool) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(weight.detach().clone() for weight in source.parameters())
+        self.is_wrong = is_wrong
+
+    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+        first, second, matrix, bias, top, shift = self.weights
+        taken = second[rows]
+        mean = taken.sum(1) if self.is_wrong else taken.sum(1) / rows.shape[1]
+        features = [torch.addmm(bias, x, matrix.t()).clamp_min(0), first[rows].sum(1), mean]
+        return torch.addmm(shift, torch.cat(features, 1), top.t())
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_functions_without_modules_are_no_program_of_a_compiler(tmp_path: Path, is_wrong: bool) -> None:
+    reference = Clicks()
+    for name, model in (("actual", Functions(reference, is_wrong=is_wrong)), ("reference", reference)):
+        torch.manual_seed(1)
+        with ascend_dump.capture(model, path=tmp_path / name, mode="all", data="tensor"):
+            model(torch.randn(5, WIDTH), torch.randint(8, (5, 3))).square().sum().backward()
+    found = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
+    assert found.inside == found.left_out == (0, 0)  # only across frameworks
+    assert [origin.module for origin in found.origins[:1]] == (["bags.1"] if is_wrong else [])

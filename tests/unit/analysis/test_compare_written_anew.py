@@ -25,6 +25,7 @@ from ascend_dump.analysis.compare._corrections import corrections
 from ascend_dump.analysis.explaining.borders import _agreeing_inside
 from ascend_dump.analysis.explaining.drafts import Draft
 from ascend_dump.analysis.explaining.left_states import paired_states
+from ascend_dump.analysis.explaining.origins import Drafts
 from ascend_dump.analysis.explaining.rank_state import RankState
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.explaining.tracking.known_differences import KnownDifferences
@@ -573,6 +574,20 @@ def test_an_origin_is_narrowed_in_the_first_step_that_shows_it() -> None:
     assert [draft.is_wide(pair) for pair in pairs] == [True, True]
     draft.border = pairs[0]
     assert [draft.is_wide(pair) for pair in pairs] == [True, False]
+
+
+@pytest.mark.parametrize("is_undecided", [False, True])
+def test_a_part_whose_results_agree_is_no_origin_by_itself(is_undecided: bool) -> None:
+    record = SimpleNamespace(
+        step=0, phase="forward", module="m", op_name="m/add_0", op_type="aten::add", parameter="", rank=None
+    )
+    pair: Any = SimpleNamespace(record=record)
+    draft = Draft("structure", pair, ["built differently"], hidden=True)
+    draft.stretch_lines, draft.settled, draft.changes_values = 1, True, True
+    draft.is_undecided = is_undecided
+    drafts = Drafts()
+    drafts.add(draft)
+    assert len(drafts.origins()) == is_undecided  # only statistics leave it undecided
 
 
 @pytest.mark.parametrize("decay", [0.1, 0.3])
