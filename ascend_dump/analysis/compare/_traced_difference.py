@@ -15,7 +15,7 @@ from ascend_dump.reading import Record
 
 __all__ = ["with_traced_difference"]
 
-#: Maximum number of tensors from which a difference is traced, if those before have a smaller relative distance.
+#: Maximum number of tensors that differ by less than a relative distance, from which a difference is traced.
 _MOST_ENDS, _SMALL = 8, 1e-4
 #: Part of the reason of an origin at several operators that only one side runs.
 _SEVERAL = " run in "
@@ -32,8 +32,7 @@ def with_traced_difference(origins: Sequence[Origin], pairs: Sequence[Pair], ali
         return [*origins]
     ends = [pair for pair in pairs if pair.verdict == "different" and token_part(pair.reference) is not None]
     agreeing = [_agreeing(pairs, side) for side in (0, 1)]
-    # A norm leaves little of a factor that one side lacks, so that the first tensor that differs may show nothing.
-    for end in ends[: next((n + 1 for n, pair in enumerate(ends[:_MOST_ENDS]) if not _is_small(pair)), _MOST_ENDS)]:
+    for end in _first_ends(ends):
         numbers, sides = differing_tokens(end), (end.actual, end.reference)
         operators = [
             None if operator is None or _is_at(operator, record) else operator
@@ -42,6 +41,15 @@ def with_traced_difference(origins: Sequence[Origin], pairs: Sequence[Pair], ali
         if any(operators) and _may_replace(origins[0], operators):
             return [_origin(origins[0], end, operators), *origins[1:]]
     return [*origins]
+
+
+def _first_ends(ends: Sequence[Pair]) -> list[Pair]:
+    """Return the first tensors from which a difference is traced, of which the last one is far off if any is.
+
+    A norm leaves little of a factor that one side lacks, so that the first tensors that differ may show nothing.
+    """
+    far = next((number for number, pair in enumerate(ends) if not _is_small(pair)), None)
+    return [*ends[: min(len(ends) if far is None else far, _MOST_ENDS)], *(() if far is None else ends[far : far + 1])]
 
 
 def _is_small(end: Pair) -> bool:

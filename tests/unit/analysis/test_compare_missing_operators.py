@@ -11,6 +11,7 @@ import ascend_dump
 
 # Private: rules on the order of origins, which small programs do not tell apart.
 from ascend_dump.analysis.alignment.token_groups import makes_other_kind
+from ascend_dump.analysis.compare import _traced_difference
 from ascend_dump.analysis.compare._tokens import _in_order_of_differences
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.operators.operator import Operator
@@ -194,6 +195,19 @@ def test_the_operator_that_one_side_lacks(fault: str, name: str, line: str, tmp_
         "dropout": "runs in actual only, and draws random numbers",
     }
     assert facts[fault] in first.evidence[0]
+
+
+@pytest.mark.parametrize(("small", "far", "traced"), [(0, 2, 1), (3, 2, 4), (20, 2, 9), (20, 0, 8)])
+def test_a_difference_is_traced_from_the_first_tensor_that_is_far_off(
+    small: int, far: int, traced: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a norm that hides a factor, a whole attention differs by less than what counts as the same result."""
+    monkeypatch.setattr(_traced_difference, "_is_small", lambda pair: pair.reason == "small")
+    record = Record(None, path=Path("f"), op_name="mul_0", op_type="aten::mul", io="output")
+    ends = [Pair(record, record, "", 0.0, "different", reason) for reason in [*["small"] * small, *["far"] * far]]
+    found = _traced_difference._first_ends(ends)
+    assert len(found) == traced
+    assert [pair.reason for pair in found].count("far") == min(far, 1)
 
 
 def test_random_numbers_from_which_tokens_are_computed_are_no_origin(tmp_path: Path) -> None:
