@@ -150,6 +150,10 @@ class _Calls:
             for record in part.outputs:
                 self._of_memory.setdefault(_memory(record), []).append(part)
         self._of_memory.pop(None, None)
+        #: By rank and step.
+        self._of_step: dict[Hashable, list[CallPart]] = {}
+        for part in parts:
+            self._of_step.setdefault((part.rank, part.first.step), []).append(part)
         #: By content: messages of which no receiver is recorded, because recording began later there.
         self._messages = {
             record.content: part
@@ -188,9 +192,7 @@ class _Calls:
 
     def _around(self, record: Record, point: Point) -> Optional[CallPart]:
         """Return the call that runs an operator itself, such as the copy at the end of a reduce_scatter of gloo."""
-        parts = (
-            part for part in self._of_operator.values() if part.rank == point.rank and part.first.step == record.step
-        )
+        parts = self._of_step.get((point.rank, record.step), ())
         inside = (part for part in parts if part.begin < point.position < part.end)
         return next((part for part in inside if part.first.source == record.source), None)
 
