@@ -77,7 +77,7 @@ class Drafts:
             inner = (draft for draft in self._drafts if draft.changes_gradients and draft.changes_inside)
             reported = [draft for draft in inner if draft.reaches_results is not False][:1]
         reported = reported or [draft for draft in self._drafts if draft.is_lost_gradient]
-        if all(draft.is_suspected and not draft.is_undecided for draft in reported):
+        if all(_is_disproved(draft) for draft in reported):
             reported = []  # only parts that agree wherever values decide: no reason for what differs
         for draft in dict.fromkeys(map(self._maker_of, reported)):
             groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
@@ -150,6 +150,11 @@ def importance(origins: Iterable[_Ranked]) -> Callable[[_Ranked], tuple[bool, bo
         return origin.kind in LAST, follows, origin.kind == "unknown"
 
     return key
+
+
+def _is_disproved(draft: Draft) -> bool:
+    """Return True for a part that is only suspected, where values decide. Dumps of modules record few tensors."""
+    return draft.is_suspected and not (draft.is_undecided or is_of_module(draft.pair.record))
 
 
 def _is_read_later(maker: Draft, read: Record) -> bool:

@@ -44,6 +44,8 @@ _SHARED, _CONTAINED = 0.34, 0.8
 _ALONE = 0.05
 #: Share of operators with source lines in a program that no compiler has changed.
 _WITH_LINES = 0.9
+#: Share of operators of the forward pass with a line that the other program has too, below which it is another program.
+_IN_COMMON = 0.5
 #: Types of operators that only graphs of TensorFlow have.
 _OF_GRAPHS = frozenset(("Const", "Placeholder"))
 #: Names of operators in MindSpore.
@@ -128,14 +130,17 @@ def _are_of_port(here: set[str], there: set[str]) -> bool:
 
 
 def _have_own_lines(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:
-    """Return True if nearly all operators of both programs have source lines, and the programs share none of them.
+    """Return True if nearly all operators of both programs have source lines, and few operators have common ones.
 
-    A compiler puts its graph where the program was, so its operators have the lines of the program or none.
+    A compiler puts its graph where the program was, so its operators have the lines of the program or none. One script
+    may train both programs, so that they have the lines of the loss and of the backward pass in common.
     """
     lines = [[operator.source for operator in side if operator.source] for side in (actual, reference)]
     if any(len(known) < _WITH_LINES * len(side) for known, side in zip(lines, (actual, reference))):
         return False
-    return not set(lines[0]) & set(lines[1])
+    forward = [[x.source for x in side if x.phase != "backward"] for side in (actual, reference)]
+    common = set(lines[0]) & set(lines[1])
+    return all(sum(line in common for line in of_side) < _IN_COMMON * len(of_side) for of_side in forward)
 
 
 def _is_decomposed(actual: Sequence[Operator], reference: Sequence[Operator]) -> bool:

@@ -294,13 +294,13 @@ class Functions(nn.Module):
         return torch.addmm(shift, torch.cat(features, 1), top.t())
 
 
-@pytest.mark.parametrize("is_wrong", [False, True])
-def test_functions_without_modules_are_no_program_of_a_compiler(tmp_path: Path, is_wrong: bool) -> None:
+def test_functions_without_modules_are_no_program_of_a_compiler(tmp_path: Path) -> None:
+    """One script runs both programs, which have the lines of the loss in common."""
     reference = Clicks()
-    for name, model in (("actual", Functions(reference, is_wrong=is_wrong)), ("reference", reference)):
+    for name, model in (("actual", Functions(reference, is_wrong=True)), ("reference", reference)):
         torch.manual_seed(1)
         with ascend_dump.capture(model, path=tmp_path / name, mode="all", data="tensor"):
             model(torch.randn(5, WIDTH), torch.randint(8, (5, 3))).square().sum().backward()
     found = ascend_dump.compare(tmp_path / "actual", tmp_path / "reference")
     assert found.inside == found.left_out == (0, 0)  # only across frameworks
-    assert [origin.module for origin in found.origins[:1]] == (["bags.1"] if is_wrong else [])
+    assert found.origins[0].module == "bags.1"
