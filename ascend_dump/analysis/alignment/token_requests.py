@@ -25,8 +25,8 @@ class Requests:
     """The sequences of ids of one side, one for each request. Each call continues some of them.
 
     A call may write a token at a position that already has a token. Then a draft model proposed the tokens from this
-    position on, and the model rejected them; or they were padding behind the tokens of a request. If positions do not show to which request a token belongs, the sequences
-    of the other side decide, if they are known.
+    position on, and the model rejected them; or they were padding behind the tokens of a request. If positions do not
+    show to which request a token belongs, the sequences of the other side decide, if they are known.
 
     ids       ids of the tokens of each sequence
     """

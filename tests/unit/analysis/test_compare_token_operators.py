@@ -15,9 +15,10 @@ HEADS, SIZE, VOCABULARY, EXPERTS, LENGTH, NEW = 2, 12, 40, 6, 9, 3
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
-    """limit: queries, keys and values are cut to it in place"""
+    """limit: queries, keys and values are cut to it in place; narrow: the weights are rounded"""
 
     limit: Optional[float] = None
+    narrow = False
 
     def __init__(self, *, rotates: bool) -> None:
         super().__init__()
@@ -37,6 +38,7 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         scores = q @ k.transpose(2, 3) * 6**-0.5
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(scores.shape[-1] - scores.shape[-2])
         weights = scores.masked_fill(~mask, -1e30).softmax(-1)
+        weights = weights.to(torch.bfloat16).float() if self.narrow else weights
         return self.o((weights @ v).transpose(1, 2).flatten(2))
 
 
@@ -140,3 +142,13 @@ def test_a_write_in_place_that_one_side_lacks(clips: bool, tmp_path: Path) -> No
     first = comparison.origins[0]
     assert (first.op_name, first.kind) == ("attentions.0/clamp__0", "structure"), first.evidence
     assert "aten::clamp_ runs in the reference only" in " ".join(first.evidence)
+
+
+def test_what_a_cast_of_one_side_made_is_not_from_outside(tmp_path: Path) -> None:
+    """Casts of one side are not compared, so that the walk does not know what made their results."""
+    network = Network()
+    network.attentions[0].narrow = True
+    comparison = compared(tmp_path, network)
+    evidence = [fact for origin in comparison.origins for fact in origin.evidence]
+    assert any("attentions.0/_to_copy_1 here" in fact for fact in evidence), evidence
+    assert not any("from outside" in fact or "no recorded operator" in fact for fact in evidence), evidence
