@@ -38,7 +38,7 @@ __all__ = [
 #: Meanings of the kinds of origins. Only comparisons of indexes have the kinds "made" and "given".
 KINDS = {
     "structure": "an operator, an argument, a type or a shape differs between the programs",
-    "input": "data from outside the recorded operators differ",
+    "input": "data from outside the operators that are compared differ",
     "parameter": "a parameter or a buffer differs when it is first read",
     "wiring": "an operator reads another tensor than in the reference",
     "compute": "the output differs although all compared inputs are equal, up to rounding or as far as statistics show",

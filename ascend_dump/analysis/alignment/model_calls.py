@@ -31,7 +31,7 @@ __all__ = [
 Token = tuple[int, int]
 #: A slot without a token of a request: padding.
 NO_TOKEN: Token = (-1, -1)
-#: A slot of a token that a draft model proposed and the model rejected.
+#: A slot of a token that a draft model proposed and the model rejected, or of padding behind the tokens of a request.
 REJECTED: Token = (-2, -2)
 #: Types of ids.
 INTEGERS = ("int32", "int64")

@@ -56,7 +56,7 @@ class MisreadToken(NamedTuple):
         if self.holder is None:
             holder = "that no call wrote to"
         elif self.holder[0] < 0:
-            holder = "that holds a rejected token"
+            holder = "that holds a rejected token or padding"
         else:
             holder = f"that holds token {self.holder[1]} of request {self.holder[0]}"
         own = "" if self.own_slot is None else f"; the token was written to {self._place(self.own_slot)}"

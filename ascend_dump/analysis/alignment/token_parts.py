@@ -141,6 +141,16 @@ class TensorOfCalls:
         assert result is not None, "a way fits at least one record"
         return result, known
 
+    def call_of(self, way: Way, number: int) -> Optional[int]:
+        """Return the index of the call from which `values` returns the value of a token; None if there is none."""
+        calls = [
+            index
+            for index, record in self.records.items()
+            for numbers, _ in gather(self.side, way, index, record.numpy(), self.orders.get(index))
+            if number in numbers
+        ]
+        return calls[-1] if calls else None
+
     def pairs(self, way: Way, tokens: CommonTokens, present: np.ndarray) -> np.ndarray:
         """Return the values of pairs of tokens and keys, [tokens, positions, *rest]; 0 where they are not present."""
         import numpy as np
@@ -204,6 +214,10 @@ class TokenPart:
     def records(self) -> Mapping[int, Record]:
         """The records of the tensor, by the index of their call."""
         return self._tensor.records
+
+    def call_of(self, number: int) -> Optional[int]:
+        """Return the index of the call from which the values of a token are read; None for pairs of tokens."""
+        return None if self._present is not None else self._tensor.call_of(self._way, number)
 
     @property
     def may_reorder(self) -> bool:

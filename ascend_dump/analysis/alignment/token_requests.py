@@ -25,21 +25,32 @@ class Requests:
     """The sequences of ids of one side, one for each request. Each call continues some of them.
 
     A call may write a token at a position that already has a token. Then a draft model proposed the tokens from this
-    position on, and the model rejected them. If positions do not show to which request a token belongs, the sequences
-    of the other side decide, if they are known.
+    position on, and the model rejected them; or they were padding behind the tokens of a request. If positions do not
+    show to which request a token belongs, the sequences of the other side decide, if they are known.
 
     ids       ids of the tokens of each sequence
-    rejected  number of tokens that were rejected
     """
 
     def __init__(self, known: Sequence[Sequence[int]]) -> None:
         self.ids: list[list[int]] = []
-        self.rejected = 0
         self._known = known
+        #: The ids of the tokens that were written again, of the first call of a sequence and of later calls.
+        self._overwritten: tuple[list[int], list[int]] = ([], [])
         #: For each sequence and token: the row of slots and the index of the slot; None for a token that was cached.
         self._slots: list[list[Optional[tuple[list[tuple[int, int]], int]]]] = []
         #: For each sequence: the sequences of the other side with the same ids up to a position, and this position.
         self._alike: list[tuple[list[int], int]] = []
+
+    @property
+    def rejected(self) -> int:
+        """The number of tokens of drafts that were rejected, without padding behind the tokens of a request.
+
+        All padding has one id, and is in the first calls of sequences if these have tokens that were written again.
+        """
+        first, later = self._overwritten
+        padding = {*first} or ({*later} if len(later) > 1 else set())
+        tokens = [*first, *later]
+        return sum(token not in padding for token in tokens) if len(padding) == 1 else len(tokens)
 
     def begin(self, segment: TokenRun) -> int:
         """Begin a sequence for a segment, with the tokens that were cached before this call; return its number."""
@@ -84,11 +95,13 @@ class Requests:
 
     def _reject(self, number: int, position: int) -> None:
         """Remove the tokens of a sequence from a position on, and mark their slots as rejected."""
-        for place in self._slots[number][position:]:
+        places = self._slots[number]
+        first_row = next((place[0] for place in places if place is not None), None)
+        for place, token_id in zip(places[position:], self.ids[number][position:]):
             if place is not None:
                 row, slot = place
                 row[slot] = REJECTED
-                self.rejected += 1
+                self._overwritten[row is not first_row].append(token_id)
         del self.ids[number][position:], self._slots[number][position:]
 
     def _position(self, number: int, segment: TokenRun) -> int:

@@ -17,7 +17,7 @@ from ascend_dump.analysis.explaining.wiring import CHANGED
 from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.operators.properties import operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -37,12 +37,16 @@ _PICKING = frozenset(
 )
 
 
-def with_movers(origin: Origin, alignment: TokenAlignment) -> Origin:
-    """Return the origin of an input at the first operator that moves its elements on one side only, if there is one."""
+def with_movers(origin: Origin, alignment: TokenAlignment, number: Optional[int] = None) -> Origin:
+    """Return the origin of an input at the first operator that moves its elements on one side only, if there is one.
+
+    number: the first token that differs. Its values are those of one call, which may run other operators than others
+    """
     records = origin.pair.actual, origin.pair.reference
     if origin.pair.record.io != "input" or not any(fact.endswith(CHANGED) for fact in origin.evidence):
         return origin
-    movers = [_movers_of(side, record, alignment) for side, record in enumerate(records)]
+    moved = [_movers_of(side, record, alignment, number) for side, record in enumerate(records)]
+    movers = [_without_agreeing(of_side, origin) for of_side, _ in moved]
     first = [_first_unlike(movers[side], movers[1 - side]) for side in (0, 1)]
     picks = any(operator_class(operator.op_type) in _PICKING for operator in (*movers[0], *movers[1]))
     if first == [None, None] or not (picks or _have_one_set(*records)):
@@ -50,7 +54,15 @@ def with_movers(origin: Origin, alignment: TokenAlignment) -> Origin:
     here, there = (_listed(side) for side in movers)
     text = f"its elements are moved by {here} here, by {there} in the reference"
     a, b = (None if operator is None else operator.outputs[0] for operator in first)
-    evidence = tuple(fact.replace(CHANGED, text) for fact in origin.evidence)
+    writers = [
+        f"{writer.label} wrote the cache {side}"
+        for (_, writer), side in zip(moved, ("here", "in the reference"))
+        if writer is not None
+    ]
+    made = ", and ".join((*writers, text))
+    evidence = tuple(
+        made if writers and fact.endswith(CHANGED) else fact.replace(CHANGED, text) for fact in origin.evidence
+    )
     return replace(
         origin, kind="wiring", pair=replace(origin.pair, actual=a, reference=b, reason=text), evidence=evidence
     )
@@ -79,20 +91,34 @@ def _listed(operators: Sequence[Operator]) -> str:
     return ", ".join(dict.fromkeys(operator.op_type for operator in operators)) or "no operator"
 
 
-def _movers_of(side: int, record: Optional[Record], alignment: TokenAlignment) -> list[Operator]:
-    """Return the operators that only move elements between the tensor that an input comes from and this input."""
+def _without_agreeing(movers: Sequence[Operator], origin: Origin) -> list[Operator]:
+    """Return the operators behind the one that made the tensor, as the evidence says: its result agrees."""
+    made = [n for n, operator in enumerate(movers) if f"made by {operator.label}, and {CHANGED}" in origin.evidence]
+    return [*movers[made[-1] + 1 if made else 0 :]]
+
+
+def _movers_of(
+    side: int, record: Optional[Record], alignment: TokenAlignment, number: Optional[int]
+) -> tuple[list[Operator], Optional[Operator]]:
+    """Return the operators that only move elements between the tensor that an input comes from and this input.
+
+    The second value is the operator that wrote this tensor, if it is memory that the operator wrote to in place.
+    """
     part = token_part(record)
     if part is None:
-        return []
-    operators = alignment.base_operators(side)
+        return [], None
+    call = None if number is None else part.call_of(number)
+    operators = alignment.base_operators(side) if call is None else alignment.calls[side][call].operators
     read = {id(of_call) for of_call in part.records.values()}
     flow = DataFlow(operators)
     position = next((n for n, operator in enumerate(operators) if any(id(r) in read for r in operator.inputs)), OUTSIDE)
     sources = [source for source in flow.sources[position] if id(source.record) in read] if position != OUTSIDE else []
     movers: list[Operator] = []
+    writer: Optional[Operator] = None
     while sources and (maker := sources[0].maker) is not None and maker.position != OUTSIDE:
         operator = operators[maker.position]
         if not moves_elements(operator.op_type) or not operator.outputs:
+            writer = operator if writes(operator.op_type) else None
             break
         # The elements are those of the last input of their type: indices are no source.
         made_type = operator.outputs[0].dtype
@@ -100,4 +126,4 @@ def _movers_of(side: int, record: Optional[Record], alignment: TokenAlignment) -
         # What is appended to a cache keeps its order.
         if len({source.root for source in sources}) == 1:
             movers.append(operator)
-    return movers[::-1]
+    return movers[::-1], writer

@@ -90,7 +90,11 @@ def with_tokens(origins: Sequence[Origin], pairs: Sequence[Pair], alignment: Tok
 
     pairs: those of all compared tensors, in execution order
     """
-    of_tokens = [with_movers(_of_part(_with_token(origin, alignment), alignment), alignment) for origin in origins]
+    numbers = [next(iter(differing_tokens(origin.pair)), None) for origin in origins]
+    of_tokens = [
+        with_movers(_of_part(_with_token(origin, alignment), alignment), alignment, number)
+        for origin, number in zip(origins, numbers)
+    ]
     return _in_execution_order(_in_order_of_differences(of_tokens, pairs), alignment)
 
 

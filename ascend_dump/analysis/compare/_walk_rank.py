@@ -29,6 +29,7 @@ from ascend_dump.analysis.alignment.step_boundaries import (
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
 from ascend_dump.analysis.compare._attention import with_attention
 from ascend_dump.analysis.compare._corrections import Corrections, corrections
+from ascend_dump.analysis.compare._makers import with_makers
 from ascend_dump.analysis.compare._on_executor import RankResult
 from ascend_dump.analysis.compare._other_elements import with_other_elements
 from ascend_dump.analysis.compare._proven_updates import Updates
@@ -230,7 +231,7 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
         origins = with_traced_difference(origins, progress.parts[0], alignment)
     origins = with_random_operator(origins, progress.parts[0], alignment)
     origins, of_cache = with_misread_token(origins, alignment)
-    origins = with_added_results(origins, alignment)
+    origins = [with_makers(origin, alignment) for origin in with_added_results(origins, alignment)]
     if results is not None and results.are_clear:
         origins, progress.parts[0] = settled_by_results(results, operators[:2], origins, progress.parts[0])
     uncompared = uncompared_tokens(alignment)

@@ -89,3 +89,24 @@ def test_a_draft_that_is_right_again_behind_a_wrong_token(tmp_path: Path) -> Non
     assert "2 tokens of a draft were rejected in actual and are left out" in comparison.aligned
     assert any(text.startswith("13 tokens of 2 requests") for text in comparison.aligned)
     assert comparison.verdict in ("equal", "noise")
+
+
+@pytest.mark.parametrize(("padding", "rejected"), [([0, 0, 0], False), ([21, 20, 19], True), ([0], False)])
+def test_padding_behind_the_tokens_of_prompts_is_no_draft(tmp_path: Path, padding: list[int], rejected: bool) -> None:
+    """The decode steps write at the positions of the padding. Tokens of a draft have several ids."""
+    rows = [[3, 7, 5, 9, 4, 12, 14, 16], [6, 2, 8, 11, 13, 12, 17, 10, 15]]
+    lengths = 7 - len(padding), 7
+    calls = [([rows[0][: lengths[0]] + padding, rows[1][:7]], [[*range(7)]] * 2)]
+    for n in range(2):
+        positions = [length + n for length in lengths]
+        calls.append(([[row[at]] for row, at in zip(rows, positions)], [[at] for at in positions]))
+    engine, trainer = Model(1e-5), Model(1e-5)
+    with torch.no_grad(), ascend_dump.capture(engine, path=tmp_path / "engine", steps="0-9"):
+        for ids, places in calls:
+            engine(torch.tensor(ids), torch.tensor(places))
+    with torch.no_grad(), ascend_dump.capture(trainer, path=tmp_path / "trainer", steps="0"):
+        trainer(torch.tensor([rows[0] + [0], rows[1]]), torch.arange(9).expand(2, 9))
+    comparison = ascend_dump.compare(tmp_path / "engine", tmp_path / "trainer")
+    assert any(text.startswith(f"{sum(lengths) + 4} tokens of 2 requests") for text in comparison.aligned)
+    assert any("of a draft" in text for text in comparison.aligned) == rejected, comparison.aligned
+    assert comparison.verdict in ("equal", "noise")

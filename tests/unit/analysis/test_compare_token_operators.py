@@ -15,9 +15,14 @@ HEADS, SIZE, VOCABULARY, EXPERTS, LENGTH, NEW = 2, 12, 40, 6, 9, 3
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
-    """limit: queries, keys and values are cut to it in place"""
+    """limit: queries, keys and values are cut to it in place; narrow: the weights are rounded
+
+    slots: number of slots of a ring in which keys and values are cached; 0 for a cache to which they are appended
+    """
 
     limit: Optional[float] = None
+    narrow = False
+    slots = 0
 
     def __init__(self, *, rotates: bool) -> None:
         super().__init__()
@@ -31,13 +36,25 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
         if self.rotates:
             q, k = (t * turn[0] + torch.cat((-t[..., 3:], t[..., :3]), -1) * turn[1] for t in (q, k))
-        if cache is not None:
+        if cache is not None and self.slots:
+            k, v = self.cached(cache, k, v)
+        elif cache is not None:
             k, v = (torch.cat((cache.get(name, k[:, :, :0]), new), 2) for name, new in (("k", k), ("v", v)))
             cache.update(k=k, v=v)
         scores = q @ k.transpose(2, 3) * 6**-0.5
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(scores.shape[-1] - scores.shape[-2])
         weights = scores.masked_fill(~mask, -1e30).softmax(-1)
+        weights = weights.to(torch.bfloat16).float() if self.narrow else weights
         return self.o((weights @ v).transpose(1, 2).flatten(2))
+
+    def cached(self, cache: Any, *new: Any) -> Any:
+        """Write to the ring, and read it in a step of decoding."""
+        begin, count = cache.get("count", 0), new[0].shape[2]
+        end = cache["count"] = begin + count
+        for name, tensor in zip("kv", new):
+            room = cache.setdefault(name, torch.zeros(*tensor.shape[:2], LENGTH, tensor.shape[3]))
+            room[:, :, torch.arange(begin, end) % self.slots] = tensor
+        return new if not begin else tuple(cache[name][:, :, torch.arange(end)] for name in "kv")
 
 
 class Experts(nn.Module):  # type: ignore[misc]
@@ -140,3 +157,28 @@ def test_a_write_in_place_that_one_side_lacks(clips: bool, tmp_path: Path) -> No
     first = comparison.origins[0]
     assert (first.op_name, first.kind) == ("attentions.0/clamp__0", "structure"), first.evidence
     assert "aten::clamp_ runs in the reference only" in " ".join(first.evidence)
+
+
+def test_what_a_cast_of_one_side_made_is_not_from_outside(tmp_path: Path) -> None:
+    """Casts of one side are not compared, so that the walk does not know what made their results."""
+    network = Network()
+    network.attentions[0].narrow = True
+    comparison = compared(tmp_path, network)
+    evidence = [fact for origin in comparison.origins for fact in origin.evidence]
+    assert any("attentions.0/_to_copy_1 here" in fact for fact in evidence), evidence
+    assert not any("from outside" in fact or "no recorded operator" in fact for fact in evidence), evidence
+
+
+@pytest.mark.parametrize("slots", [LENGTH, LENGTH - 3])
+def test_a_ring_that_is_too_short_is_read_in_steps_of_decoding(slots: int, tmp_path: Path) -> None:
+    """The prompt does not read the ring, so that the operators that move its keys are right."""
+    network = Network()
+    network.attentions[0].slots = slots
+    comparison = compared(tmp_path, network)
+    if slots == LENGTH:
+        assert comparison.verdict in ("equal", "noise"), comparison.counts
+        return
+    first = comparison.origins[0]
+    assert (first.module, first.op_name.rpartition("/")[2][:6]) == ("attentions.0", "index_"), first
+    assert first.pair.record.step != 0
+    assert any("index_put__0 wrote the cache here" in fact for fact in first.evidence), first.evidence

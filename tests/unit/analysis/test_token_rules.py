@@ -200,7 +200,7 @@ def test_operators_that_move_elements_on_one_side_only(
     for made, values in zip(sides, (actual, [1.0, 2.0, 3.0])):
         made.loader = Loaded(values)
     movers = [[operator(3, name, ((3,), 1), output=((3,), 2))] if name else [] for name in types]
-    monkeypatch.setattr(_movers, "_movers_of", lambda side, *_: movers[side])
+    monkeypatch.setattr(_movers, "_movers_of", lambda side, *_: (movers[side], None))
     origin = Origin("unknown", Pair(sides[0], sides[1], "order", 0.5, "different"), (f"made by mm_4, and {CHANGED}",))
     named = _movers.with_movers(origin, aligned([]))
     assert (named.kind == "wiring") is is_named

@@ -524,3 +524,12 @@ def test_a_narrower_type_and_the_name_of_a_tensor_are_evidence(tmp_path: Path) -
     [origin] = ascend_dump.compare(sides["actual"], sides["reference"]).origins
     assert "(w.grad)" in origin.evidence[0]
     assert "all elements of actual are numbers of bfloat16: it was rounded to that type" in origin.evidence
+
+
+def test_zeros_were_not_rounded_to_a_narrower_type(tmp_path: Path) -> None:
+    bias = rng().standard_normal(16).astype("f4")
+    sides = {}
+    for name, value in (("actual", np.zeros_like(bias)), ("reference", bias)):
+        sides[name] = write(tmp_path / name, [[Call("aten::neg", [value], [-value], "other", parameter="b.grad")]])
+    [origin] = ascend_dump.compare(sides["actual"], sides["reference"]).origins
+    assert not any("rounded" in fact for fact in origin.evidence), origin.evidence
