@@ -277,6 +277,8 @@ class InputJudge:
         # Freed memory may be used again for data from outside. So the last write to memory explains only parameters,
         # which stay where they are, and tensors that recorded operators wrote on both sides.
         causes = state.known.one_sided_writers(a, b) if kind in ("parameter", "wiring") else NO_ORIGINS
+        for draft in state.drafts.of(causes):
+            draft.border = draft.border or pair
         if kind == "parameter":
             causes = causes or state.history.causes_of(self._name_of(a, b), b.step)
         is_value = pair.verdict == "different" and float_kind(b.dtype or "") is not None

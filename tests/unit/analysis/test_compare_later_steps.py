@@ -29,6 +29,7 @@ def trained(
     keeps: Sequence[int] = (),
     stale_step: int = -1,
     copies: bool = False,
+    corrupts: bool = False,
 ) -> Path:
     """Train in a plain loop, in which a step begins when the model is called.
 
@@ -36,6 +37,7 @@ def trained(
     keeps       the steps in which a copy of the first weight is kept
     stale_step  the step after whose update the copy is put back
     copies      another model is updated, and the parameters are copied from it
+    corrupts    one element of the first weight changes after the second step
     """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, CLASSES))
@@ -56,6 +58,8 @@ def trained(
                     own.data.copy_(its.data)
             if before is not None and step == stale_step:
                 model[0].weight.data.copy_(before)
+            if corrupts and step == 1:
+                model[0].weight.data.view(-1)[3] += 0.5
             model.zero_grad()
     return path
 
@@ -98,3 +102,10 @@ def test_weights_that_are_put_back_after_their_update_are_named(
     assert origin.kind == "structure"
     assert origin.source is not None
     assert origin.source.startswith(__file__)
+
+
+def test_an_element_that_one_side_writes_to_a_weight_is_named(tmp_path: Path) -> None:
+    """The next step reads the whole weight, of which no operator made the content."""
+    found = compared(tmp_path, trained(tmp_path / "actual", corrupts=True))
+    [origin] = found.origins
+    assert (origin.op_type, origin.kind) == ("aten::add_", "structure")
