@@ -72,12 +72,12 @@ class Requests:
         if self._is_known(segment, cached):
             return cached
         near = [cached - 1, cached + 1] if cached > 1 else []
-        places = [position for position in (0, *near) if self._is_known(segment, position)]
-        if not places and count >= _LEAST:
+        positions = [position for position in (0, *near) if self._is_known(segment, position)]
+        if not positions and count >= _LEAST:
             ends = ((ids, range(1, len(ids) - count + 1)) for ids in self._known)
             ids_of_segment = list(segment.ids)
-            places = [n for ids, positions in ends for n in positions if ids[n : n + count] == ids_of_segment]
-        return places[0] if places else cached
+            positions = [n for ids, ends_at in ends for n in ends_at if ids[n : n + count] == ids_of_segment]
+        return positions[0] if positions else cached
 
     def add(self, number: int, segment: TokenRun, call: ModelCall) -> None:
         """Add the tokens of a segment to a sequence, and note them in the slots of its call."""
@@ -95,12 +95,12 @@ class Requests:
 
     def _reject(self, number: int, position: int) -> None:
         """Remove the tokens of a sequence from a position on, and mark their slots as rejected."""
-        places = self._slots[number]
-        first_row = next((place[0] for place in places if place is not None), None)
-        for place, token_id in zip(places[position:], self.ids[number][position:]):
-            if place is not None:
-                row, slot = place
-                row[slot] = REJECTED
+        slots = self._slots[number]
+        first_row = next((slot[0] for slot in slots if slot is not None), None)
+        for slot, token_id in zip(slots[position:], self.ids[number][position:]):
+            if slot is not None:
+                row, index = slot
+                row[index] = REJECTED
                 self._overwritten[row is not first_row].append(token_id)
         del self.ids[number][position:], self._slots[number][position:]
 

@@ -59,9 +59,9 @@ def with_movers(origin: Origin, alignment: TokenAlignment, number: Optional[int]
         for (_, writer), side in zip(moved, ("here", "in the reference"))
         if writer is not None
     ]
-    made = ", and ".join((*writers, text))
+    movement = ", and ".join((*writers, text))
     evidence = tuple(
-        made if writers and fact.endswith(CHANGED) else fact.replace(CHANGED, text) for fact in origin.evidence
+        movement if writers and fact.endswith(CHANGED) else fact.replace(CHANGED, text) for fact in origin.evidence
     )
     return replace(
         origin, kind="wiring", pair=replace(origin.pair, actual=a, reference=b, reason=text), evidence=evidence
@@ -93,8 +93,8 @@ def _listed(operators: Sequence[Operator]) -> str:
 
 def _without_agreeing(movers: Sequence[Operator], origin: Origin) -> list[Operator]:
     """Return the operators behind the one that made the tensor, as the evidence says: its result agrees."""
-    made = [n for n, operator in enumerate(movers) if f"made by {operator.label}, and {CHANGED}" in origin.evidence]
-    return [*movers[made[-1] + 1 if made else 0 :]]
+    makers = [n for n, operator in enumerate(movers) if f"made by {operator.label}, and {CHANGED}" in origin.evidence]
+    return [*movers[makers[-1] + 1 if makers else 0 :]]
 
 
 def _movers_of(

@@ -248,15 +248,15 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = (), *, is_cause: boo
     """
     stretch = stretch.without_masks()
     here, there = stretch.operators
-    both = [*here, *there]
-    makes_result = _makes_result(both)
+    operators = [*here, *there]
+    makes_result = _makes_result(operators)
     if there and any(operator.module for operator in there) and not any(operator.module for operator in here):
-        both = [*there, *here]  # the names of operators of a program of functions tell little
-    first = next(filter(makes_result, both), None) or next(filter(computes, both), both[0])
-    if is_cause and not any(op.module or op.phase == "backward" or writes(op.op_type) for op in both):
+        operators = [*there, *here]  # the names of operators of a program of functions tell little
+    first = next(filter(makes_result, operators), None) or next(filter(computes, operators), operators[0])
+    if is_cause and not any(op.module or op.phase == "backward" or writes(op.op_type) for op in operators):
         first = next(filter(makes_result, reversed(here or there)), first)
     # A lost exchange between ranks is the cause itself: other operators prepare it, and its result is read later.
-    exchange = next((op for op in both if op.op_type.startswith(COLLECTIVES)), None)
+    exchange = next((op for op in operators if op.op_type.startswith(COLLECTIVES)), None)
     if exchange is not None and not (here and there):
         first = exchange
     of_actual = any(operator is first for operator in here)
@@ -280,11 +280,11 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = (), *, is_cause: boo
         evidence.append(f"updates {', '.join(names[:MOST_NAMED])}{more} {side} only, for later steps")
     draft = Draft("structure", pair, evidence, hidden=not states, joined=joined if first.source else None)
     draft.stretch_lines = len(evidence)
-    is_constant = any(is_source(op.op_type) for op in both) and not any(map(computes, both))
+    is_constant = any(is_source(op.op_type) for op in operators) and not any(map(computes, operators))
     # Nothing in actual stands for a write to an existing tensor, and its reader may be anywhere in the program.
     is_write = any(writes(op.op_type) for op in there)
     is_of_reference = not here and any(map(computes, there)) and exchange is None and not is_write
-    draft.is_at_reader = not any(op.module for op in both) and (is_constant or is_of_reference)
+    draft.is_at_reader = not any(op.module for op in operators) and (is_constant or is_of_reference)
     draft.caller = stretch.caller_of(first)
     return draft
 

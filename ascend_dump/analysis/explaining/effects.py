@@ -118,14 +118,14 @@ class Effects:
 
         ended: origins whose differences ended in an earlier step
         """
-        found = set[OriginNumber]()
+        origins = set[OriginNumber]()
         for position, differing in self.differing.items():
             if position in leading and differing.causes <= ended:
                 sources = self.flows[0].sources[differing.match.actual.position]
-                outside = {id(one.record) for one in sources if one.root is not None and one.root.position == OUTSIDE}
+                outside = {id(source.record) for source in sources if source.root and source.root.position == OUTSIDE}
                 if any(pair.differs and id(pair.actual) in outside for pair in differing.inputs):
-                    found |= differing.causes
-        return found
+                    origins |= differing.causes
+        return origins
 
     def compensated(self, parameters: Set[OriginNumber]) -> Iterator[tuple[OriginNumber, int]]:
         """Yield the parameters whose difference another part of the program may cancel, each with its operators.

@@ -99,7 +99,7 @@ class Drafts:
         if draft.kind != "input" or draft.reshaped:
             return draft
         maker = next(
-            (one for one in self._drafts if one.changes_values and _is_read_later(one, draft.pair.record)), None
+            (maker for maker in self._drafts if maker.changes_values and _is_read_later(maker, draft.pair.record)), None
         )
         if maker is None:
             return draft

@@ -1,4 +1,4 @@
-"""What a later step shows of a difference: who makes data that come from outside, and who reads what was put back."""
+"""Differences that only a later step explains: data made before the first step, and weights that were put back."""
 
 from __future__ import annotations
 
