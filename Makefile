@@ -13,7 +13,7 @@ PYTEST_PARALLEL := -n $(JOBS) --maxprocesses 8 --dist worksteal
 # What takes longest is at the end of the output.
 DURATIONS := --durations=40 --durations-min=5
 # The test processes share the CPUs: threads of OpenMP that spin while they wait would take them from each other.
-quick test test-py%: export OMP_NUM_THREADS ?= 1
+quick test test-thorough test-py%: export OMP_NUM_THREADS ?= 1
 # What is copied into an environment by an editable installation.
 INSTALLED := pyproject.toml $(wildcard ascend_dump/startup/*ascend_dump_startup.*)
 
@@ -41,14 +41,14 @@ make_venv = rm -rf $(1) && { $(2) -m venv --without-pip $(1) && $(PYTHON) -m pip
 # Where it is set, as in many containers, every process would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test test-all test-real test-npu check docs bench fuzz clean
+.PHONY: help demo quick test test-thorough test-all test-real test-npu check docs bench fuzz clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo       train a small network with a planted fault and find it (needs no device)'
 	@echo 'make quick      within a minute: ruff, plain names, and the fast unit tests'
-	@echo 'make test       the test suite, in parallel processes; JOBS=1 runs one'
-	@echo 'make test-all   the same, then without the tests marked thorough under Python $(OLDEST) and $(NEWEST) if found'
+	@echo 'make test       the tests that are not marked thorough, in parallel processes; JOBS=1 runs one'
+	@echo 'make test-all   the same and the thorough ones, and make test under Python $(OLDEST) and $(NEWEST) if found'
 	@echo 'make test-real  the suites that run real frameworks: $(or $(SUITES),none yet)'
 	@echo 'make test-npu   the contracts of the adapters on an Ascend device: NPU=$(NPU), with the frameworks of $(PYTHON)'
 	@echo 'make check      ruff, mypy, plain names, and hadolint over docker/'
@@ -73,9 +73,12 @@ quick: $(VENV)/stamp
 	$(VENV)/bin/python -m pytest $(PYTEST_PARALLEL) -q -m 'not thorough and not slow' tests/unit
 
 test: $(VENV)/stamp
-	$(VENV)/bin/python -m pytest $(PYTEST_PARALLEL) $(DURATIONS) --ignore tests/real
+	$(VENV)/bin/python -m pytest $(PYTEST_PARALLEL) $(DURATIONS) -m 'not thorough' --ignore tests/real
 
-test-all: test test-py$(OLDEST) test-py$(NEWEST)
+test-thorough: $(VENV)/stamp
+	$(VENV)/bin/python -m pytest $(PYTEST_PARALLEL) $(DURATIONS) -m thorough --ignore tests/real
+
+test-all: test-thorough test test-py$(OLDEST) test-py$(NEWEST)
 
 $(VENV)/stamp: $(INSTALLED)
 	$(call make_venv,$(@D),$(PYTHON))
@@ -85,7 +88,7 @@ $(VENV)/stamp: $(INSTALLED)
 
 # Without the optional packages, so the suite also runs where only the base is installed; and without the tests
 # marked `thorough`, whose many cases do not depend on the version of Python. Where everything runs, they come behind
-# `test`, which is the longest and waits for its environment.
+# the environment of `test`, which the longest wait for.
 test-py%: | $(if $(CI),$(VENV)/stamp)
 	@$(if $(call find_python,$*),$(MAKE) --no-print-directory $(VENVS)/.venv-py$*/stamp && \
 		echo "Python $*:" && $(VENVS)/.venv-py$*/bin/python -m pytest $(PYTEST_PARALLEL) -m 'not thorough' --ignore tests/real, \

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from preloaded import COMPILER, write_python
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("torch")
 
 #: A training in which a sample of batch FAULT is blank: the gradient of its length divides by zero.

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from preloaded import COMPILER, write_python
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("torch", minversion="2.13")
 
 #: What `python -m ascend_dump.fakes` does.

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from preloaded import COMPILER, write_python
 
+pytestmark = pytest.mark.thorough
+
 pytest.importorskip("torch")
 
 HEAD = """

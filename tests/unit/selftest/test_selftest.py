@@ -37,6 +37,7 @@ def tested(work: Path, tmp_path_factory: pytest.TempPathFactory) -> SelfTest:
     return run_selftest(work, frameworks=FRAMEWORKS, simulated=True, python=str(python))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_promise_is_kept(tested: SelfTest, framework: str) -> None:
     results = [result for result in tested.results if result.framework == framework]
