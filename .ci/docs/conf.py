@@ -32,8 +32,8 @@ maximum_signature_line_length = 100
 _OTHERS = "abc|collections|concurrent|enum|typing_extensions|msgspec|np|numpy|os|pandas|pathlib|polars|re|types|typing"
 #: Classes of ours that only our own code gives to each other.
 _OURS = "ApiCall|CapturedReports|CollectiveCall|Decorated|Disk|DumpService|Ended|Finder|GeneratorState|LaunchedCapture"
-_OURS += "|Layout|Limits|MeasuredBytes|Node|NodeInfo|OfflineModel|Operator|PageContent|PageCurve|Placement|Provenance"
-_OURS += "|SizeLimit|Sources|Untyped|Watch"
+_OURS += "|Layout|Limits|MeasuredBytes|Node|NodeInfo|OfflineModel|Operator|OperatorRun|PageContent|PageCurve"
+_OURS += "|Placement|Provenance|SizeLimit|Sources|Untyped|Watch"
 nitpick_ignore_regex = [
     (r"py:.*", rf"({_OTHERS})\..*"),
     (r"py:.*", rf"ascend_dump\..*\.({_OURS}|_\w+)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
@@ -309,17 +309,26 @@ class _OverflowReader:
         self._without: Counter[str] = Counter()
         self._unsure = 0
         #: The statistics of the records of the current operator, by identity of the record.
-        self._found: dict[int, Optional[Statistics]] = {}
+        self._measured: dict[int, Optional[Statistics]] = {}
+        self._has_nonfinite = False
 
     def begin(self) -> None:
         """Call before the records of another operator are measured."""
-        self._found.clear()
+        self._measured.clear()
+        self._has_nonfinite = False
 
     def statistics(self, record: Record) -> Optional[Statistics]:
         key = id(record)
-        if key not in self._found:
-            self._found[key] = self._measure(record)
-        return self._found[key]
+        if key in self._measured:
+            return self._measured[key]
+        self._measured[key] = statistics = self._measure(record)
+        if statistics is not None and is_nonfinite(statistics):
+            self._has_nonfinite = True
+        return statistics
+
+    def are_finite(self, members: Sequence[Record]) -> bool:
+        """Return True if all records of the current operator were measured, and none has NaN or Inf."""
+        return not self._has_nonfinite and len(self._measured) == len(members)
 
     def _measure(self, record: Record) -> Optional[Statistics]:
         if record.error is not None or is_no_value(record):
@@ -438,7 +447,7 @@ class _ValueJudge:
         self._modules: dict[_DeviceKey, ModuleCalls] = {}
 
     def look_at(self, members: list[Record]) -> Iterator[Overflow]:
-        nonfinite = classify(members, self._reader.statistics)
+        nonfinite = None if self._reader.are_finite(members) else classify(members, self._reader.statistics)
         if self._ranks is not None:
             self._ranks.look_at(members, nonfinite)
         device = _device_key(members[0])

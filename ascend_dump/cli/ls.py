@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Optional
 
 import click
@@ -155,20 +154,20 @@ def _write_records(dump: Dump, labels: RunLabels, records: Iterator[Record], *, 
 
 
 def _write_operators(dump: Dump, labels: RunLabels, unreadable: Unreadable, totals: _Totals, folding: Folding) -> None:
-    from ascend_dump.report.tables import write_table
+    from ascend_dump.report.tables import write_columns, write_table
 
     lead = leading_columns(dump)
-    rows: Iterator[Sequence[str]]
+    columns = [*labels.columns(), *lead, *_columns("in", "out")]
     if dump.is_large:
         from ascend_dump.cli.shared.ls_columns import cells, operator_rows
 
         parts = map(folding.unfold_rows, totals.count_rows(operator_rows(dump, unreadable)))
-        rows = chain.from_iterable(cells(part, lead, labels) for part in parts)
+        write_columns(columns, (cells(part, lead, labels) for part in parts), sys.stdout)
     else:
         groups = totals.count_groups(groups_of(unreadable.watch(progress(dump, "records"))))
         shown = folding.unfold(groups, lambda group: group.first)
         rows = ([*labels.cells(group.first), *_operator_row(group, lead)] for group in shown)
-    write_table([*labels.columns(), *lead, *_columns("in", "out")], rows, sys.stdout)
+        write_table(columns, rows, sys.stdout)
 
 
 def _columns(*counts: str, extra: Sequence[Column] = ()) -> list[Column]:

@@ -184,12 +184,12 @@ def _are_in_columns(dump: Dump) -> bool:
 def _write_columns(dump: Dump, unreadable: Unreadable, folding: Folding) -> int:
     """Write the rows of a large dump as `_write_table` does, from the columns of its catalog."""
     from ascend_dump.cli.shared.stats_columns import cells, tensor_rows
-    from ascend_dump.report.tables import write_table
+    from ascend_dump.report.tables import TableRows, write_columns
 
     lead, argument = leading_columns(dump), argument_columns(dump)
 
     def parts() -> Iterator[tuple[ColumnRows, dict[int, _Row]]]:
-        for part in map(folding.unfold_rows, tensor_rows(dump, unreadable)):
+        for part in map(folding.unfold_rows, tensor_rows(dump, unreadable, folding.are_shown())):
             yield part, {at: _Row(record, *unreadable.statistics(record)) for at, record in part.records.items()}
 
     later = parts()
@@ -203,12 +203,12 @@ def _write_columns(dump: Dump, unreadable: Unreadable, folding: Folding) -> int:
     optional = [name for name in _OPTIONAL if _is_in_sample(first, name)]
     headings = {**_COLUMNS, **{name: _OPTIONAL[name] for name in optional}}
 
-    def lines() -> Iterator[list[str]]:
+    def tables() -> Iterator[TableRows]:
         for part, rows in chain(first, later):
-            for at, line in enumerate(cells(part, lead, argument, headings)):
-                yield line or _cells(rows[at], lead, argument, headings)
+            of_records = {at: _cells(row, lead, argument, headings) for at, row in rows.items()}
+            yield cells(part, lead, argument, headings, of_records)
 
-    return write_table(_columns(lead, argument, headings.values()), lines(), sys.stdout)
+    return write_columns(_columns(lead, argument, headings.values()), tables(), sys.stdout)
 
 
 def _is_in_sample(parts: Iterable[tuple[ColumnRows, dict[int, _Row]]], name: str) -> bool:

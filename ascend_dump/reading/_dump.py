@@ -112,11 +112,12 @@ class Dump:
 
     def _of(self, entry: Entry, positions: Optional[Collection[int]] = None) -> Iterator[Record]:
         records = entry.records() if positions is None else entry.records_at(positions)
-        if not self._queries and not self._marks and self._sources is None:
+        queries = [query for query in self._queries if not query.takes_all_of(entry)]
+        if not queries and not self._marks and self._sources is None:
             yield from records
             return
         for record in records:
-            if all(query.matches(record) for query in self._queries):
+            if all(query.matches(record) for query in queries):
                 if self._marks:
                     record.attrs.update(self._marks.get(record.model or "", {}))
                 if self._sources is not None and record.source is None:

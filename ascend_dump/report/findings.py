@@ -120,7 +120,7 @@ _MOST_LABELS = 8
 #: Maximum number of bytes of a short answer, and of a line in it. Lines with a next step are never cut.
 _MOST_BRIEF = 2000
 _MOST_OF_LINE = 240
-_FIRST_SEEN = "operators were not recorded, or not read: the cause may be among them"
+_FIRST_SEEN = "operators were not recorded, not read or not compared: the cause may be among them"
 
 
 @dataclass(frozen=True)
@@ -321,6 +321,9 @@ def short_lines(findings: Sequence[Finding], calls: Sequence[Finding], room: int
     called = [list(_folded(call.role, _call_text(call))) for call in calls[:_MOST_CALLS]]
     while len(called) > 1 and sum(map(len, called)) > room - 2:
         called.pop()
+    if sum(map(len, called)) > room - 1:
+        names = [call.title.partition(" ")[0] for call in calls[: len(called)]]
+        called = [[_one_line(call.role, f"{name}: {', '.join(call.arguments)}")] for name, call in zip(names, calls)]
     left = room - sum(map(len, called))
     most = min(left if len(findings) <= left and len(calls) == len(called) else left - 1, _MOST_NAMED - 1)
     shown = findings[: max(1, most)]

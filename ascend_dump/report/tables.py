@@ -14,6 +14,7 @@ from ascend_dump.common.units import counted, size
 __all__ = [
     "PIPE_WIDTH",
     "Column",
+    "TableRows",
     "counted",
     "escape",
     "escape_lines",
@@ -21,6 +22,7 @@ __all__ = [
     "number",
     "size",
     "text_width",
+    "write_columns",
     "write_table",
 ]
 
@@ -28,6 +30,8 @@ __all__ = [
 PIPE_WIDTH = 100
 #: Number of rows that are read before the first one is printed, to determine the widths of the columns.
 _SAMPLE = 1000
+#: Number of lines that are written at a time.
+_BLOCK = 1000
 
 
 class Column(NamedTuple):
@@ -42,6 +46,85 @@ class Column(NamedTuple):
     right: bool = False
     elastic: bool = False
     spare: int = 0
+
+
+class TableRows(NamedTuple):
+    """Rows of a table as columns of cells.
+
+    columns  the cells of each column
+    steps    the cells of the column `step` of each repetition, if all rows are repeated for several steps
+    step     the index of that column; a column behind it has no empty cells
+    """
+
+    columns: Sequence[Sequence[str]]
+    steps: Sequence[str] = ()
+    step: int = 0
+
+    @property
+    def height(self) -> int:
+        """The number of rows, all repetitions included."""
+        return len(self.columns[0]) * max(len(self.steps), 1)
+
+    def rows(self) -> Iterator[Sequence[str]]:
+        if not self.steps:
+            yield from zip(*self.columns)
+        for step in self.steps:
+            repeated = itertools.repeat(step, len(self.columns[0]))
+            yield from zip(*self.columns[: self.step], repeated, *self.columns[self.step + 1 :])
+
+
+def write_columns(columns: Sequence[Column], parts: Iterable[TableRows], out: TextIO) -> int:
+    """Print the rows of all parts as `write_table` does, and return their number.
+
+    This takes a fraction of the time, because each distinct cell is formatted once for a part.
+    """
+    later = iter(parts)
+    first: list[TableRows] = []
+    while sum(part.height for part in first) < _SAMPLE:
+        part = next(later, None)
+        if part is None:
+            break
+        first.append(part)
+    parts = itertools.chain(first, later)
+    if out.isatty():
+        return write_table(columns, (row for part in parts for row in part.rows()), out)
+    rows = itertools.islice((row for part in first for row in part.rows()), _SAMPLE)
+    sample = [[escape(cell) for cell in row] for row in rows]
+    if not sample:
+        return 0
+    widths = _widths(columns, sample)
+    out.write(_line_maker(columns, widths, cut=False)([column.name for column in columns]))
+    count = 0
+    for part in parts:
+        if not part.height:
+            continue
+        formatted = [_FormattedCells(column, width) for column, width in zip(columns, widths)]
+        cells: list[Iterable[str]] = [map(text.__getitem__, column) for text, column in zip(formatted, part.columns)]
+        if part.steps:
+            # No cell contains this character, because it is escaped.
+            cells[part.step] = itertools.repeat("\0", len(part.columns[0]))
+        lines = map(str.rstrip, map("  ".join, zip(*cells)))
+        if part.steps:
+            text = "\n".join(lines)
+            for step in part.steps:
+                print(text.replace("\0", formatted[part.step][step]), file=out)
+        else:
+            while block := list(itertools.islice(lines, _BLOCK)):
+                print("\n".join(block), file=out)
+        count += part.height
+    return count
+
+
+class _FormattedCells(dict[str, str]):
+    """The distinct cells of a column, escaped and with the width of the column."""
+
+    def __init__(self, column: Column, width: int) -> None:
+        self._justify = str.rjust if column.right else str.ljust
+        self._width = width
+
+    def __missing__(self, cell: str) -> str:
+        self[cell] = text = self._justify(escape(cell), self._width)
+        return text
 
 
 def write_table(
@@ -65,7 +148,7 @@ def write_table(
     sample = [[escape(cell) for cell in row] for row in itertools.islice(stream, _SAMPLE)]
     if not sample:
         return 0
-    widths = [max(len(column.name), *(len(row[index]) for row in sample)) for index, column in enumerate(columns)]
+    widths = _widths(columns, sample)
     terminal = out.isatty()
     fit = fit and terminal
     shown = list(range(len(columns)))
@@ -90,6 +173,10 @@ def write_table(
     if fit and left_out:
         out.write(f"(no room for {', '.join(left_out)}: a wider terminal, a pipe and --json show all)\n")
     return count
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(column.name), *(len(row[index]) for row in rows)) for index, column in enumerate(columns)]
 
 
 def escape(text: str) -> str:

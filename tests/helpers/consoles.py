@@ -20,7 +20,8 @@ _BLOCK = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: What is not compared, and what stands for it.
 _FIGURES = [
     (re.compile(r"\b\d{14}\b"), "TIME"),
-    (re.compile(r"\b\d+(\.\d+)? ?(ms|s|B|kB|MB|GB)\b"), "AMOUNT"),
+    # From a minute on, pytest repeats the time in hours and minutes.
+    (re.compile(r"\b\d+(\.\d+)? ?(ms|s|B|kB|MB|GB)\b( \(\d+:\d\d:\d\d\))?"), "AMOUNT"),
     (re.compile(r"-?\b\d+(\.\d+)?e[+-]\d+\b|-?\b\d+\.\d+\b"), "FLOAT"),
     # How many tensors round differently is a matter of the processor and of the number of threads.
     (re.compile(r"\b\d+ (equal|noise|different|later outputs)\b"), r"COUNT \1"),
@@ -64,9 +65,11 @@ def type_into(place: Path, commands: list[Typed], environment: Mapping[str, str]
 
 
 def printed_as(expected: str, printed: str) -> bool:
-    """Whether the text was printed, apart from figures that differ between machines.
+    """Return True if the text was printed, apart from figures that differ between machines.
 
     >>> printed_as("...\\nloss 1.25\\n  in .../a.py:3 after 2 s\\n", "x\\ny\\nloss 7.5\\n in /a b/a.py:3 after 31 s\\n")
+    True
+    >>> printed_as("3 passed in 12.31s\\n", "3 passed in 202.55s (0:03:22)\\n")
     True
     >>> printed_as("step 3: loss 1.25\\n", "step 4: loss 1.25\\n")
     False

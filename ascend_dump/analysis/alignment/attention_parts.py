@@ -7,27 +7,39 @@ cache, or one request after the other. Here, each token has its values in an ord
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product
 from ascend_dump.analysis.alignment.token_groups import computes_floats
 from ascend_dump.analysis.operators.arguments import arguments_of
-from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.operator import Operator, storage_of
+from ascend_dump.analysis.operators.properties import COPIES, operator_class
 from ascend_dump.dump_format import TensorOf
 from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Attention", "AttentionPart", "TokenAttention", "attention_of_tokens", "attentions_of"]
+__all__ = [
+    "FUSED_ATTENTIONS",
+    "SOFTMAX",
+    "Attention",
+    "AttentionPart",
+    "TokenAttention",
+    "adds_to_products",
+    "attention_of_tokens",
+    "attentions_of",
+]
 
-_SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax"})
+SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax"})
+#: Operators that compute the number which a softmax takes from all scores of a token first.
+_LARGEST = frozenset({"max", "amax", "logsumexp"})
 _BATCHED = frozenset({"bmm", "baddbmm", "matmul"})
-_FUSED = frozenset(
+FUSED_ATTENTIONS = frozenset(
     {
         *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention"),
         *("_scaled_dot_product_efficient_attention", "scaled_dot_product_attention"),
@@ -35,6 +47,8 @@ _FUSED = frozenset(
 )
 #: A score that is this much lower than the largest one has no weight in any type: its key is masked.
 _MASKED = 500.0
+#: Other axes than the likeliest ones are the tokens if their queries are nearer than this share of the distance.
+_CLEARLY_NEARER = 0.1
 #: Maximum number of scores of a call that are read.
 _MOST_SCORES = 1 << 26
 
@@ -45,12 +59,15 @@ class AttentionPart(NamedTuple):
     scores   the product of queries and keys
     between  the operators from the product to the softmax: factors, masks, casts
     values   the product of weights and values
+    added    where queries and keys are apart, such as with their rotated elements in other tensors: the product of the
+             first elements, and the operator that adds `scores` to it. `between` begins behind that one
     """
 
     scores: Operator
     between: Sequence[Operator]
     softmax: Operator
     values: Operator
+    added: Optional[tuple[Operator, Operator]] = None
 
     @property
     def is_fused(self) -> bool:
@@ -59,7 +76,7 @@ class AttentionPart(NamedTuple):
     @property
     def has_one_key(self) -> bool:
         """True for the softmax of a single key: its weight is 1, and no products are known."""
-        return self.scores is self.softmax and operator_class(self.softmax.op_type) in _SOFTMAX
+        return self.scores is self.softmax and operator_class(self.softmax.op_type) in SOFTMAX
 
 
 class Attention(NamedTuple):
@@ -80,6 +97,7 @@ class TokenAttention:
     queries, products, scores, weights  sorted elements; products are the scores before factors and masks
     rows     the vectors of these keys, each with its elements sorted
     all_rows the vectors of all keys that the product reads, masked or not
+    values   the vectors of the values of the keys that are not masked, each with its elements sorted
     results  sorted elements of the result
     steps    the operators between products and scores that compute them, each with sorted elements of its result
     """
@@ -93,8 +111,14 @@ class TokenAttention:
     weights: np.ndarray
     rows: np.ndarray
     all_rows: np.ndarray
+    values: np.ndarray
     results: np.ndarray
     steps: Sequence[tuple[Operator, np.ndarray]]
+
+
+def adds_to_products(operator: Operator) -> bool:
+    """Return True for an operator that computes products and adds its first operand to them, such as a mask."""
+    return operator_class(operator.op_type) == "baddbmm"
 
 
 def attentions_of(operators: Sequence[Operator]) -> list[Attention]:
@@ -102,35 +126,96 @@ def attentions_of(operators: Sequence[Operator]) -> list[Attention]:
     found: list[Attention] = []
     parts: list[AttentionPart] = []
     begin = 0
-    scores = softmax = -1
+    scores = softmax = earlier = -1
+    computed: set[Hashable] = set()
     for number, operator in enumerate(operators):
         function = operator_class(operator.op_type)
-        if function in _FUSED:
+        computed |= _computed(operator, computed)
+        if function in FUSED_ATTENTIONS:
             parts.append(AttentionPart(operator, (), operator, operator))
-        elif function in _BATCHED and not _has_weight(operator):
-            if softmax > scores >= 0 and _reads_weights(operator, operators[softmax]):
-                between = operators[scores + 1 : softmax]
-                parts.append(AttentionPart(operators[scores], between, operators[softmax], operator))
-                scores = softmax = -1
+        elif _is_of_activations(operator, computed):
+            own_softmax = None if scores < 0 or softmax > scores else _softmax_of_parts(operators[scores:number])
+            if own_softmax is not None and _reads_weights(operator, own_softmax[1]):
+                first = scores if earlier < 0 else earlier
+                before = operators[first : scores + own_softmax[0]]
+                parts.append(_part(before, scores - first, own_softmax[1], operator))
+                scores = softmax = earlier = -1
+            elif softmax > scores >= 0 and _reads_weights(operator, operators[softmax]):
+                first = scores if earlier < 0 else earlier
+                parts.append(_part(operators[first:softmax], scores - first, operators[softmax], operator))
+                scores = softmax = earlier = -1
             else:
-                scores = number
-        elif function in _SOFTMAX and operator.outputs:
+                earlier, scores = (scores if softmax < 0 else -1), number
+        elif function in SOFTMAX and operator.outputs:
             softmax = number
             if (operator.outputs[0].shape or ())[-1:] == (1,):
                 # Programs multiply with a single key without a product of matrices.
                 parts.append(AttentionPart(operator, (), operator, operator))
-                scores = softmax = -1
+                scores = softmax = earlier = -1
         elif is_product(operator):
             if parts:
                 found.append(Attention(begin, number, parts))
             parts, begin = [], number + 1
-            scores = softmax = -1
+            scores = softmax = earlier = -1
     return found
 
 
-def _has_weight(operator: Operator) -> bool:
-    """Return True for a product with a matrix, as `matmul` of activations and a weight."""
-    return operator_class(operator.op_type) == "matmul" and len(operator.inputs[-1].shape or ()) == 2
+def _part(operators: Sequence[Operator], scores: int, softmax: Operator, values: Operator) -> AttentionPart:
+    """Return an attention. operators: those before the softmax, from an earlier product or the one of scores
+
+    scores: the index of the product of queries and keys
+    """
+    between = operators[scores + 1 :]
+    memory = {storage[0] for n in (0, scores) for r in operators[n].outputs if (storage := storage_of(r)) is not None}
+    for number, operator in enumerate(between if scores else ()):
+        read = {storage[0] for record in operator.inputs[:2] if (storage := storage_of(record)) is not None}
+        if operator_class(operator.op_type) == "add" and len(memory) == 2 and read == memory:
+            added = operators[0], operator
+            return AttentionPart(operators[scores], between[number + 1 :], softmax, values, added)
+    return AttentionPart(operators[scores], between, softmax, values)
+
+
+def _softmax_of_parts(operators: Sequence[Operator]) -> Optional[tuple[int, Operator]]:
+    """Return a softmax that a program computes by single operators, as one operator, and the index of its first part.
+
+    It reads the scores, and returns the weights: exp(s - max) / sum, or exp(s - logsumexp).
+
+    operators: the product of queries and keys, and those behind it
+    """
+    size = math.prod((operators[0].outputs[0].shape or ()) if operators[0].outputs else ())
+    wide = [n for n, op in enumerate(operators[1:], 1) if op.outputs and math.prod(op.outputs[0].shape or ()) == size]
+    exponential = next((n for n in wide if operator_class(operators[n].op_type) == "exp"), None)
+    if exponential is None:
+        return None
+    shifts = [n for n in wide if n < exponential and operator_class(operators[n].op_type) == "sub"]
+    first = shifts[-1] if shifts else exponential
+    largest = [n for n in range(1, first) if operator_class(operators[n].op_type) in _LARGEST]
+    behind = [n for n in wide if n >= exponential and operator_class(operators[n].op_type) in ("exp", "div", "mul")]
+    softmax = replace(operators[behind[-1]], inputs=operators[first].inputs[:1])
+    return (largest[-1] if largest else first), softmax
+
+
+def _computed(operator: Operator, computed: Set[Hashable]) -> set[Hashable]:
+    """Return the memory in which an operator computes values. computed: memory with values of operators before it
+
+    Views and copies of weights are weights.
+    """
+    if is_view(operator.op_type) or operator_class(operator.op_type) in COPIES:
+        inputs = {storage[0] for record in operator.inputs if (storage := storage_of(record)) is not None}
+        if not inputs & computed:
+            return set()
+    return {storage[0] for record in operator.outputs if (storage := storage_of(record)) is not None}
+
+
+def _is_of_activations(operator: Operator, computed: Set[Hashable]) -> bool:
+    """Return True for a product of two tensors that the call computes, such as queries and keys, without a weight.
+
+    Products of all queries with the keys of a single group of heads may be one product of two matrices.
+    """
+    function = operator_class(operator.op_type)
+    if function == "mm":
+        return all((storage := storage_of(record)) is not None and storage[0] in computed for record in operator.inputs)
+    return function in _BATCHED and not (function == "matmul" and len(operator.inputs[-1].shape or ()) == 2)
 
 
 def _reads_weights(product: Operator, softmax: Operator) -> bool:
@@ -152,22 +237,26 @@ def attention_of_tokens(
     other       the attention of the other side: if several axes may be the tokens, its queries show which
     """
     result: dict[int, TokenAttention] = {}
-    for call, (numbers, attention) in enumerate(zip(slots, attentions)):
-        arrays = [None if part.has_one_key else _arrays(part) for part in attention.parts]
+    all_leads = [[_lead(part, numbers.shape) for part in of.parts] for numbers, of in zip(slots, attentions)]
+    all_axes = _token_axes([numbers.shape for numbers in slots], all_leads)
+    for call, (numbers, attention, of_call) in enumerate(zip(slots, attentions, all_axes)):
+        arrays = [None if part.has_one_key else _arrays(part, numbers.shape) for part in attention.parts]
         if any(array is None and not part.has_one_key for array, part in zip(arrays, attention.parts)):
             return None
         candidates: list[dict[int, TokenAttention]] = [
             {
                 int(n): token
-                for n, token in zip(numbers.flat, _of_call(call, attention.parts, arrays, axes))
+                for n, token in zip(numbers.flat, _of_call(call, attention.parts, arrays, axes, numbers.shape))
                 if token and n >= 0
             }
-            for axes in _token_axes(numbers.shape, [_lead(part) for part in attention.parts])
+            for axes in of_call
         ]
         if not candidates:
             return None
         distances = [_distance_of_queries(tokens, other or {}) for tokens in candidates]
-        result.update(candidates[distances.index(min(distances))])
+        # Where queries differ in all axes, they do not show that the likeliest ones are wrong.
+        nearest = distances.index(min(distances))
+        result.update(candidates[nearest if distances[nearest] < _CLEARLY_NEARER * distances[0] else 0])
     return result
 
 
@@ -179,21 +268,32 @@ def _distance_of_queries(tokens: Mapping[int, TokenAttention], other: Mapping[in
 
 
 def _of_call(
-    call: int, parts: Sequence[AttentionPart], arrays: Sequence[Optional[_AttentionArrays]], axes: tuple[int, ...]
+    call: int,
+    parts: Sequence[AttentionPart],
+    arrays: Sequence[Optional[_AttentionArrays]],
+    axes: tuple[int, ...],
+    slots: tuple[int, ...],
 ) -> Iterator[Optional[TokenAttention]]:
     """Yield the attention of each slot of a call; None for a token that has one key."""
     for part, array in zip(parts, arrays):
         if array is None:
-            lead = _lead(part)
+            lead = _lead(part, slots)
             yield from [None] * math.prod(lead[axis] for axis in axes)
         else:
             yield from _by_token(call, part, array, axes)
 
 
-def _lead(part: AttentionPart) -> tuple[int, ...]:
-    """Return the shape of the scores, without the axis of keys."""
+def _lead(part: AttentionPart, slots: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the scores, without the axis of keys. Rows and heads in one axis are two axes here.
+
+    slots: the number of rows, and of the slots of each row
+    """
     record = part.scores.inputs[0] if part.is_fused else part.softmax.outputs[0]
-    return tuple(record.shape or ())[:-1]
+    lead = tuple(record.shape or ())[:-1]
+    rows, width = slots
+    if 1 < rows != lead[0] and len(lead) == 2 and lead[1] == width and lead[0] % rows == 0:
+        return rows, lead[0] // rows, width
+    return lead
 
 
 class _AttentionArrays(NamedTuple):
@@ -201,11 +301,12 @@ class _AttentionArrays(NamedTuple):
 
     queries, results                  [*lead, elements]
     products, scores, weights, steps  [*lead, keys]; steps are those between products and scores, with their operators
-    keys                              [rows, keys, elements]
+    keys, values                      [rows, keys, elements]; no values if they have another order of axes
     """
 
     queries: np.ndarray
     keys: np.ndarray
+    values: np.ndarray
     products: np.ndarray
     scores: np.ndarray
     weights: np.ndarray
@@ -213,40 +314,82 @@ class _AttentionArrays(NamedTuple):
     steps: Sequence[tuple[Operator, np.ndarray]] = ()
 
 
-def _arrays(part: AttentionPart) -> Optional[_AttentionArrays]:
+def _arrays(part: AttentionPart, slots: tuple[int, ...]) -> Optional[_AttentionArrays]:
     import numpy as np
 
     if part.is_fused:
         return _fused_arrays(part.scores)
-    shape = part.softmax.outputs[0].shape or ()
+    shape = (*_lead(part, slots), *(part.softmax.outputs[0].shape or ())[-1:])
     if len(shape) < 2 or not 0 < math.prod(shape) <= _MOST_SCORES:
         return None
     scores, weights = (_read(side[0]).reshape(shape) for side in (part.softmax.inputs, part.softmax.outputs))
-    inputs = [_read(record) for record in part.scores.inputs[-2:]]
-    if len(inputs) < 2 or any(array.ndim < 2 for array in inputs):
-        return None
-    inputs = [array.reshape(-1, *array.shape[-2:]) for array in inputs]
     if math.prod(part.scores.outputs[0].shape or ()) == math.prod(shape[:-1]) * (shape[-1] - 1):
         # A sink is a last column without a key, which takes a share of the weights.
         shape = (*shape[:-1], shape[-1] - 1)
         scores, weights = scores[..., :-1], weights[..., :-1]
-    queries, keys = inputs[0], inputs[1].swapaxes(-1, -2)
-    if keys.shape[1] != shape[-1]:
-        queries, keys = keys, queries
-    lead = shape[:-1]
+    operands = [_operands_of(product, shape) for product in (*(part.added or ())[:1], part.scores)]
     results = _read(part.values.outputs[0])
-    sizes = queries.shape[-1] * math.prod(lead), math.prod(lead)
-    if keys.shape[1] != shape[-1] or queries.size != sizes[0] or results.size % sizes[1]:
+    if any(of is None for of in operands) or results.size % math.prod(shape[:-1]):
         return None
-    queries, results = queries.reshape(*lead, -1), results.reshape(*lead, -1)
-    products = _read(part.scores.outputs[0])
+    all_keys = [of[1] for of in operands if of]
+    rows = {len(keys) for keys in all_keys} - {1} or {1}
+    if len(rows) > 1:
+        return None
+    queries = np.concatenate([of[0] for of in operands if of], axis=-1)
+    # All heads may read the same keys in one product, and copies of them in the other one.
+    keys = np.concatenate([np.broadcast_to(keys, (*rows, *keys.shape[1:])) for keys in all_keys], axis=-1)
+    results = results.reshape(*shape[:-1], -1)
+    adds = adds_to_products(part.scores)
+    if adds:
+        x, y = (_read(record) for record in part.scores.inputs[-2:])
+        products = x @ y * _factor_of(part.scores)
+    else:
+        products = _read((part.scores if part.added is None else part.added[1]).outputs[0])
     products = products.reshape(shape) if products.size == scores.size else scores
     steps = [
         (operator, _read(operator.outputs[0]).reshape(shape))
-        for operator in part.between
+        for operator in (*((part.scores,) if adds else ()), *part.between)
         if computes_floats(operator) and math.prod(operator.outputs[0].shape or ()) == scores.size
     ]
-    return _AttentionArrays(queries, np.ascontiguousarray(keys), products, scores, weights, results, steps)
+    keys = np.ascontiguousarray(keys)
+    return _AttentionArrays(queries, keys, _values_of(part, keys.shape), products, scores, weights, results, steps)
+
+
+def _operands_of(product: Operator, shape: tuple[int, ...]) -> Optional[tuple[np.ndarray, np.ndarray]]:
+    """Return the queries [*lead, elements] and keys [rows, keys, elements] of a product; None if they are unknown.
+
+    shape: that of the scores, [*lead, keys]
+    """
+    inputs = [_read(record) for record in product.inputs[-2:]]
+    if len(inputs) < 2 or any(array.ndim < 2 for array in inputs):
+        return None
+    queries, keys = (array.reshape(-1, *array.shape[-2:]) for array in inputs)
+    keys = keys.swapaxes(-1, -2)
+    if keys.shape[1] != shape[-1]:
+        queries, keys = keys, queries
+    if keys.shape[1] != shape[-1] or queries.size != queries.shape[-1] * math.prod(shape[:-1]):
+        return None
+    return queries.reshape(*shape[:-1], -1), keys
+
+
+def _factor_of(operator: Operator) -> float:
+    """Return the factor with which an operator multiplies products before it adds its first operand to them."""
+    arguments = arguments_of(operator)
+    alpha = None if arguments is None else arguments.values.get("alpha")
+    return float(alpha) if isinstance(alpha, (int, float)) else 1.0
+
+
+def _values_of(part: AttentionPart, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the values that an attention reads, [rows, keys, elements]. shape: that of the keys"""
+    import numpy as np
+
+    for record in reversed(part.values.inputs[-2:]):
+        own = record.shape or ()
+        if len(own) > 1 and own[-2] == shape[1] and math.prod(own[:-2]) == shape[0]:
+            array = _read(record).reshape(shape[0], shape[1], -1)
+            if array.min(initial=0.0) < 0:  # weights are not negative
+                return array
+    return np.empty((*shape[:2], 0), np.float32)
 
 
 def _fused_arrays(operator: Operator) -> Optional[_AttentionArrays]:
@@ -280,18 +423,33 @@ def _fused_arrays(operator: Operator) -> Optional[_AttentionArrays]:
         weights = np.nan_to_num(np.exp(scores - scores.max(axis=-1, keepdims=True)))
         weights /= np.maximum(weights.sum(axis=-1, keepdims=True), 1e-30)
     results = _read(operator.outputs[0])
-    return _AttentionArrays(queries, keys.reshape(-1, *keys.shape[-2:]), scores, scores, weights, results)
+    values = _read(operator.inputs[2])
+    keys, values = (array.reshape(-1, *array.shape[-2:]) for array in (keys, values))
+    return _AttentionArrays(queries, keys, values, scores, scores, weights, results)
 
 
 def _read(record: Record) -> np.ndarray:
     return record.numpy().astype("float32")
 
 
-def _token_axes(slots: tuple[int, ...], leads: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return what may be the axes of rows and slots, or the axis of all slots, of the scores; the likeliest first.
+def _token_axes(
+    slots: Sequence[tuple[int, ...]], leads: Sequence[Sequence[tuple[int, ...]]]
+) -> list[list[tuple[int, ...]]]:
+    """Return for each call what may be the axes of rows and slots, or the axis of all slots, of the scores.
 
-    leads: the shapes of the scores of each part, without the axis of keys
+    The likeliest are first. A call may have as many heads as tokens; the axes that all calls allow decide then.
+
+    slots: the shape of the slots of each call; leads: for each call the shape of the scores of its parts, without keys
     """
+    of_calls = [_axes_of_call(*call) for call in zip(slots, leads)]
+    ranks = [len(of_parts[0]) if of_parts else 0 for of_parts in leads]
+    shared = {
+        rank: set.intersection(*(set(axes) for axes, own in zip(of_calls, ranks) if own == rank)) for rank in {*ranks}
+    }
+    return [[one for one in axes if one in shared[rank]] or axes for axes, rank in zip(of_calls, ranks)]
+
+
+def _axes_of_call(slots: tuple[int, ...], leads: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     if len({len(lead) for lead in leads}) > 1:
         return []
     if len(leads) == 1:
@@ -318,12 +476,15 @@ def _by_token(
     ]
     # The first axis of the scores is that of batches or requests, or all tokens are of one request.
     rows = lead[0] if axes[0] == 0 and len(arrays.keys) % lead[0] == 0 else 1
-    keys = np.sort(arrays.keys, axis=-1).reshape(rows, -1, *arrays.keys.shape[1:])
+    keys, values = (
+        np.sort(array, axis=-1).reshape(rows, len(array) // rows, *array.shape[1:])
+        for array in (arrays.keys, arrays.values)
+    )
     all_rows = [of_row.reshape(-1, of_row.shape[-1]) for of_row in keys]
     for token in range(count):
         visible = scores[token] > scores[token].max(axis=-1, keepdims=True) - _MASKED
         shown = visible.any(axis=0)
-        of_row = keys[token * rows // count]
+        row = token * rows // count
         yield TokenAttention(
             call,
             part,
@@ -332,8 +493,14 @@ def _by_token(
             np.sort(products[token][visible]),
             np.sort(scores[token][visible]),
             np.sort(weights[token][visible]),
-            of_row[:, shown].reshape(-1, of_row.shape[-1]),
-            all_rows[token * rows // count],
+            _vectors(keys[row][:, shown]),
+            all_rows[row],
+            _vectors(values[row][:, shown]),
             np.sort(results[token], axis=None),
-            [(operator, np.sort(values[token][visible])) for operator, values in steps],
+            [(operator, np.sort(result[token][visible])) for operator, result in steps],
         )
+
+
+def _vectors(array: np.ndarray) -> np.ndarray:
+    """Return [vectors, elements]."""
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional
 
 from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -49,6 +49,8 @@ class ModelCall:
     slots       [row][slot]: the token of each slot
     keys        [row][key]: the tokens whose keys a cache holds after the call, in the order of the cache
     integers    the integer records before and in the first layer, by their names; None until they are needed
+    slots_first  True if the program has its ids and positions as [slots, rows]
+    counted      number of slots of padding before requests that its positions count as tokens
     """
 
     operators: list[Operator]
@@ -57,6 +59,8 @@ class ModelCall:
     slots: list[list[Token]] = field(default_factory=list)
     keys: list[list[Token]] = field(default_factory=list)
     integers: Optional[dict[Hashable, Record]] = None
+    slots_first: bool = False
+    counted: int = 0
 
     @property
     def rows(self) -> int:
@@ -65,6 +69,15 @@ class ModelCall:
     @property
     def width(self) -> int:
         return int(self.ids.shape[1])
+
+    def in_rows(self, array: np.ndarray) -> np.ndarray:
+        """Return integers of the slots or keys of this call with the axis of rows first, as `ids` has it."""
+        is_turned = self.slots_first and array.shape[:2] != self.ids.shape
+        if is_turned and array.size == self.ids.size:
+            array = array.reshape(self.width, self.rows).T
+        elif is_turned and array.ndim == 2 and array.shape[1] == self.rows:
+            array = array.T
+        return array
 
 
 def calls_of_step(operators: Sequence[Operator], table: frozenset[Hashable] = frozenset()) -> Iterator[ModelCall]:
@@ -86,7 +99,9 @@ def calls_of_step(operators: Sequence[Operator], table: frozenset[Hashable] = fr
         if ids is not None:
             lookups.append((number, operator, ids))
     model = _model_of(lookups)
-    begins = [(_begin_of_inputs(operators, number), ids) for number, op, ids in lookups if _key_of(op) == model]
+    of_model = [(number, ids) for number, operator, ids in lookups if _key_of(operator) == model]
+    computed = _computed_from([number for number, _ in of_model], operators[:end])
+    begins = [(_begin_of_inputs(operators, number, computed), ids) for number, ids in of_model]
     for index, (begin, ids) in enumerate(begins):
         start = 0 if index == 0 else begin
         stop = begins[index + 1][0] if index + 1 < len(begins) else end
@@ -122,12 +137,37 @@ def _key_of(lookup: Operator) -> Hashable:
     return lookup.module, lookup.op_type, lookup.inputs[0].shape
 
 
-def _begin_of_inputs(operators: Sequence[Operator], lookup: int) -> int:
-    """Return the position of the first of the operators without floats, outside of modules, right before a lookup."""
+def _computed_from(lookups: Sequence[int], operators: Sequence[Operator]) -> set[int]:
+    """Return the positions of the operators that compute with floats that lookups of ids return."""
+    positions: set[int] = set()
+    storages: set[int] = set()
+    first = set(lookups)
+    for number, operator in enumerate(operators):
+        read = {of_input[0] for record in operator.inputs if _is_float(record) and (of_input := storage_of(record))}
+        if number in first or read & storages:
+            positions.add(number)
+            made = (of_output for record in operator.outputs if (of_output := storage_of(record)))
+            storages.update(storage for storage, _ in made)
+    return positions
+
+
+def _begin_of_inputs(operators: Sequence[Operator], lookup: int, computed: Container[int]) -> int:
+    """Return the position of the first operator that makes inputs of a call, outside of modules, right before a lookup.
+
+    computed: the positions of the operators that compute with results of lookups. They belong to the call before, while
+    other operators with floats may make inputs, such as angles
+    """
     begin = lookup
-    while begin and not operators[begin - 1].module and not any(map(_is_float, operators[begin - 1].records)):
+    while begin and not operators[begin - 1].module:
+        makes_floats = any(map(_is_float, operators[begin - 1].records))
+        if begin - 1 in computed or (makes_floats and not _has_storages(operators[begin - 1])):
+            break
         begin -= 1
     return begin
+
+
+def _has_storages(operator: Operator) -> bool:
+    return all(storage_of(record) is not None for record in operator.records)
 
 
 def has_slots_first(calls: Sequence[ModelCall]) -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 __all__ = [
+    "CHOOSING",
     "base_of",
     "changes_elements",
     "chosen_behind",
@@ -43,7 +44,7 @@ __all__ = [
 
 _MASK_MAKERS = frozenset({"where", "masked_fill", "scalar_tensor", "zeros", "full", "fill", "zero"})
 #: Operators that choose tokens of logits, or begin a loss.
-_CHOOSING = frozenset(
+CHOOSING = frozenset(
     {
         *("_softmax", "softmax", "_log_softmax", "log_softmax", "logsumexp", "gather", "nll_loss", "nll_loss_forward"),
         *("cross_entropy_loss", "argmax", "topk", "sort", "multinomial"),
@@ -260,7 +261,7 @@ def _behind_products(operators: Sequence[Operator], paired: set[int]) -> tuple[S
     products = [n for n, operator in partners if operator_class(operator.op_type) in PRODUCTS]
     last = max(products or [n for n, operator in partners if computes_floats(operator)], default=len(operators))
     behind = operators[last + 1 :]
-    return behind, next((n for n, op in enumerate(behind) if operator_class(op.op_type) in _CHOOSING), len(behind))
+    return behind, next((n for n, op in enumerate(behind) if operator_class(op.op_type) in CHOOSING), len(behind))
 
 
 def without_choices(sides: Sequence[Sequence[Operator]], matches: Sequence[Match]) -> list[Match]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from ascend_dump.analysis.alignment.id_axes import before_known_ids
 from ascend_dump.analysis.alignment.model_calls import INTEGERS, ModelCall
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import operator_class
@@ -23,6 +25,10 @@ _MASKS = ("bool", *INTEGERS, "uint8")
 #: Programs usually make positions and masks before the first product of a call. Engines read positions and lengths only
 #: in the attention of the first layer, so the search for these ends at the product of this number.
 _FIRST_PRODUCTS = 5
+#: Maximum number of records that may be the masks of padding, and of calls in which they are looked at.
+_MOST_MASKS, _MOST_CALLS = 8, 4
+#: The share of tokens that are known, of nearly all tokens.
+_NEARLY_ALL = 0.9
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_grouped_mm", "convolution"})
 
 
@@ -55,13 +61,15 @@ class IntegersOfCalls:
     first call that has such a record. In the other calls, the records with the same keys are read.
     """
 
-    def __init__(self, calls: Sequence[ModelCall]) -> None:
+    def __init__(self, calls: Sequence[ModelCall], known: Sequence[Sequence[int]] = ()) -> None:
+        """Find the records. known: the ids of each request of the other side, if any"""
         #: Contents of the integers that an encoder reads before the model: its masks are not of the model's tokens.
+        self._known = known
         self._of_encoder = {content for call in calls for content in _contents_before(call)}
         largest = max(calls, key=lambda call: (call.width, call.rows))
-        self._positions = _positions_key(calls, largest)
-        masks = (_first_key(call, self._is_mask_of_padding, unlike=self._of_encoder) for call in calls)
-        self._mask = next((key for key in masks if key is not None), None)
+        at_positions = {token for ids in known for token in enumerate(ids)}
+        self._positions = _positions_key(calls, largest, at_positions)
+        self._mask = self._mask_key(calls)
         lengths = (_first_key(call, self._are_boundaries, _FIRST_PRODUCTS) for call in calls)
         self._lengths = next((key for key in lengths if key is not None), None)
 
@@ -96,6 +104,10 @@ class IntegersOfCalls:
             is_token = mask[:, mask.shape[1] - call.width :].astype(bool)
         elif self._mask is None and positions is not None and call.rows > 1:
             is_token = ~_are_repeated(positions)
+        if call.rows > 1 and is_token.all():
+            is_token = ~before_known_ids(call.ids, self._known)
+            if positions is not None:
+                call.counted = int((~is_token & (positions == np.arange(call.width))).sum())
         lengths = _find(call, self._lengths)
         ends = set() if lengths is None or lengths.max() != call.ids.size else set(lengths.reshape(-1).tolist())
         for row in range(call.rows):
@@ -116,7 +128,41 @@ class IntegersOfCalls:
         if not _is_mask(call, array):
             return False
         positions = self.positions(call)
-        return positions is None or array.shape != positions.shape or not _are_sequence_numbers(array, positions)
+        if positions is None:
+            return True
+        # Behind padding, positions do not begin again: numbers of two requests may look like a mask of one of them.
+        hidden = array[:, array.shape[1] - call.width :] == 0
+        if (hidden[:, :-1] & ~hidden[:, 1:] & (positions[:, :-1] > positions[:, 1:] + 1)).any():
+            return False
+        return array.shape != positions.shape or not _are_sequence_numbers(array, positions)
+
+    def _mask_key(self, calls: Sequence[ModelCall]) -> Optional[_Key]:
+        """Return the key of the masks of padding; None if there are none.
+
+        A program may record its mask before it adds the tokens of a call. Such a mask does not fit the positions of
+        this call.
+        """
+        of_calls = (list(_keys(call, self._is_mask_of_padding, unlike=self._of_encoder)) for call in calls)
+        first = next((number for number, keys in enumerate(of_calls) if keys), len(calls))
+        looked_at = calls[first : first + _MOST_CALLS]
+        keys = (key for call in looked_at for key in _keys(call, self._is_mask_of_padding, unlike=self._of_encoder))
+        candidates = list(islice(dict.fromkeys(keys), _MOST_MASKS))
+        candidates = [key for key in candidates if all(_has_numbers_of_mask(call, key) for call in looked_at)]
+        unfit = {key: sum(not self._fits_positions(call, key) for call in looked_at) for key in candidates}
+        best = min(candidates, key=lambda key: unfit[key], default=None)
+        if best is None:
+            return None
+        found = sum(_find(call, best) is not None for call in looked_at)
+        return None if 2 * unfit[best] > found else best
+
+    def _fits_positions(self, call: ModelCall, key: _Key) -> bool:
+        """Return False if the numbers of a key in a call are not the mask of its slots, as positions show."""
+        mask, positions = _find(call, key), self.positions(call)
+        if mask is None or positions is None:
+            return True
+        if mask.ndim != 2 or len(mask) != call.rows or mask.shape[1] < call.width:
+            return True  # such an array is not read as a mask
+        return any(_is_mask_of_slots(mask[:, :end], positions) for end in range(call.width, mask.shape[1] + 1))
 
     def _are_boundaries(self, call: ModelCall, array: np.ndarray) -> bool:
         return _are_boundaries(call, array, self.positions(call))
@@ -124,31 +170,53 @@ class IntegersOfCalls:
     def _mask_of(self, call: ModelCall) -> Optional[np.ndarray]:
         """Return the mask of a call, [rows, keys]; None if there is none.
 
-        A mask of a cache of fixed length ends with columns for tokens that do not exist yet: they are cut off.
+        A mask of a cache of fixed length ends with columns for tokens that do not exist yet: they are cut off. Some
+        programs make them True in advance; then positions tell which columns are the slots of the call.
         """
         import numpy as np
 
         mask = _find(call, self._mask)
         if mask is None or mask.ndim != 2 or len(mask) != call.rows or mask.shape[1] < call.width:
             return None
-        keys = int(np.flatnonzero(mask.any(axis=0)).max(initial=-1)) + 1
-        return mask[:, : max(keys, call.width)]
+        keys = max(int(np.flatnonzero(mask.any(axis=0)).max(initial=-1)) + 1, call.width)
+        positions = self.positions(call)
+        if positions is not None:
+            ends = (end for end in range(keys, call.width - 1, -1) if _is_mask_of_slots(mask[:, :end], positions))
+            keys = next(ends, keys)
+        return mask[:, :keys] if mask[:, keys - call.width : keys].any() else None
 
 
-def _positions_key(calls: Sequence[ModelCall], largest: ModelCall) -> Optional[_Key]:
-    """Return the key of the positions; None if they are not recorded. largest: the call with most slots"""
+def _positions_key(calls: Sequence[ModelCall], largest: ModelCall, known: Container[tuple[int, int]]) -> Optional[_Key]:
+    """Return the key of the positions; None if they are not recorded.
+
+    largest: the call with most slots; known: (position, id) of the tokens of the other side
+    """
     keys = list(_keys(largest, _are_positions))
     if keys:
         # Slot numbers of a call begin at 0 in each call, positions do not. Of several records, an input that no
-        # operator of the call made is likelier to be the positions. Slot numbers of a cache are larger.
+        # operator of the call made is likelier to be the positions. Slot numbers of a cache are larger, in the first
+        # call too. Those of rows with padding on the left are the same in each row.
         given = _given(largest)
-        early = max(keys, key=lambda key: (_later_calls(calls, key), key in given, -_sum_of_largest(calls, key)))
+        early = max(
+            keys,
+            key=lambda key: (
+                _known_tokens(calls, key, known),
+                min(_later_calls(calls, key), len(calls) - 1),
+                key in given,
+                -_sum_of_largest(calls, key),
+                _differ_by_rows(largest, key),
+            ),
+        )
         if _calls_with(calls, early) == len(calls):
             return early
         keys = [early]
     # Slot numbers of a cache count up as well, but are larger than positions.
     keys += _keys(largest, _are_positions, _FIRST_PRODUCTS)
-    return max(keys, key=lambda key: (_calls_with(calls, key), -_largest(largest, key)), default=None)
+    return max(
+        keys,
+        key=lambda key: (_calls_with(calls, key), _known_tokens(calls, key, known), -_largest(largest, key)),
+        default=None,
+    )
 
 
 def _calls_with(calls: Sequence[ModelCall], key: _Key) -> int:
@@ -168,6 +236,35 @@ def _segment(
     # Positions may count padding on the left.
     before = max(position - slots[0], 0) if call.rows > 1 else position
     return TokenRun(row, tuple(slots), ids, position, before if cached is None else cached)
+
+
+def _has_numbers_of_mask(call: ModelCall, key: _Key) -> bool:
+    """Return False if the record of a key has other numbers than 0 and 1, such as those of requests."""
+    array = _find(call, key)
+    return array is None or array.dtype == bool or bool(((array == 0) | (array == 1)).all())
+
+
+def _is_mask_of_slots(mask: np.ndarray, positions: np.ndarray) -> bool:
+    """Return True if the last columns of a mask, [rows, keys], fit the positions of the slots of a call, [rows, slots].
+
+    The position of a token is its column, or the number of tokens before it. A mask without tokens fits none, and
+    positions of padding before the first token do not decrease.
+    """
+    import numpy as np
+
+    first = mask.shape[1] - positions.shape[1]
+    is_token = mask[:, first:].astype(bool)
+    if not is_token.any():
+        return False
+    before = np.cumsum(mask.astype(bool), axis=1)[:, first:] - 1
+    columns = np.arange(first, mask.shape[1])
+    decreases = np.diff(positions, axis=1) < 0
+    if (decreases & (np.cumsum(is_token, axis=1)[:, 1:] == 0)).any():
+        return False
+    return all(
+        np.array_equal(own[tokens], numbers[tokens]) or np.array_equal(own[tokens], columns[tokens])
+        for own, numbers, tokens in zip(positions, before, is_token)
+    )
 
 
 def _are_repeated(positions: np.ndarray) -> np.ndarray:
@@ -231,19 +328,16 @@ def _keys(
 ) -> Iterator[_Key]:
     for key, record in _integers(call, products):
         if record is not call.ids_record and (record.content is None or record.content[0] not in unlike):
-            array = _read(record)
+            array = _read(call, record)
             if array is not None and is_wanted(call, array):
                 yield key
 
 
 def _first_key(
-    call: ModelCall,
-    is_wanted: Callable[[ModelCall, np.ndarray], bool],
-    products: int = 1,
-    unlike: Container[Hashable] = frozenset(),
+    call: ModelCall, is_wanted: Callable[[ModelCall, np.ndarray], bool], products: int = 1
 ) -> Optional[_Key]:
-    """Return the key of the first integers that are wanted. unlike: contents that are not"""
-    return next(_keys(call, is_wanted, products, unlike), None)
+    """Return the key of the first integers that are wanted."""
+    return next(_keys(call, is_wanted, products), None)
 
 
 def _sum_of_largest(calls: Sequence[ModelCall], key: _Key) -> int:
@@ -253,6 +347,29 @@ def _sum_of_largest(calls: Sequence[ModelCall], key: _Key) -> int:
 def _largest(call: ModelCall, key: _Key) -> int:
     array = _find(call, key)
     return 0 if array is None else int(array.max())
+
+
+def _known_tokens(calls: Sequence[ModelCall], key: _Key, known: Container[tuple[int, int]]) -> int:
+    """Return 2 if the other side has nearly all ids at the positions that a key has for them, 1 for most, else 0.
+
+    Places in a block of a cache are positions of most ids, too.
+    """
+    count = total = 0
+    for call in calls:
+        array = _find(call, key)
+        if array is not None and array.size == call.ids.size:
+            pairs = zip(array.reshape(-1).tolist(), call.ids.reshape(-1).tolist())
+            count += sum(pair in known for pair in pairs)
+            total += call.ids.size
+    return (2 * count > total) + (total > 0 and count >= _NEARLY_ALL * total)
+
+
+def _differ_by_rows(call: ModelCall, key: _Key) -> bool:
+    array = _find(call, key)
+    if array is None:
+        return False
+    rows = array.reshape(-1, call.width)
+    return bool((rows != rows[:1]).any())
 
 
 def _later_calls(calls: Sequence[ModelCall], key: _Key) -> int:
@@ -287,15 +404,16 @@ def _find(call: ModelCall, key: Optional[_Key]) -> Optional[np.ndarray]:
         for name, integers in _integers(call, _FIRST_PRODUCTS):
             call.integers.setdefault(name, integers)
     record = None if key is None else call.integers.get(key)
-    return None if record is None else _read(record)
+    return None if record is None else _read(call, record)
 
 
-def _read(record: Record) -> Optional[np.ndarray]:
+def _read(call: ModelCall, record: Record) -> Optional[np.ndarray]:
+    """Return integers of a call, with rows before slots; None if there are none."""
     try:
         array = record.numpy()
     except AscendDumpError:
         return None
-    return array if array.size else None
+    return call.in_rows(array) if array.size else None
 
 
 def _are_positions(call: ModelCall, array: np.ndarray) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Optional
 
 from ascend_dump.analysis.alignment.model_calls import REJECTED, ModelCall
@@ -107,13 +108,31 @@ class Requests:
     def _position(self, number: int, segment: TokenRun) -> int:
         """Return the position in a sequence at which a segment of this sequence begins."""
         end, position = len(self.ids[number]), segment.position
-        if position is None or position == end or not position:
+        if not position:
             return end
         if not self._known:
             return min(position, end)
+        if not any(self._slots[number]) and self._is_known(segment, end):
+            return end  # it begins with this segment, and its positions count padding
         # Recorded positions may be wrong, so positions nearby are tried too.
-        near = (end, position) if position > end else (position, position - 1, position + 1, end)
-        return next((n for n in near if n > 0 and self._continues(number, n, segment.ids[0])), end)
+        near = (end, position) if position >= end else (position, position - 1, position + 1, end)
+        before = (*near, *self._padding_of(number))
+        return next((n for n in before if n > 0 and self._continues(number, n, segment.ids[0])), end)
+
+    def _padding_of(self, number: int) -> Sequence[int]:
+        """Return the positions of padding at the end of a sequence, behind which a program may write the next tokens.
+
+        It has one id, and is in the first call of the sequence. A single token may have this id by chance, unless no
+        request of the other side has it there.
+        """
+        ids, slots = self.ids[number], self._slots[number]
+        first_row = next((slot[0] for slot in slots if slot is not None), None)
+        last = slots[-1] if slots else None
+        if last is None or last[0] is not first_row:
+            return ()
+        padding = list(takewhile(lambda n: ids[n] == ids[-1], range(len(ids) - 1, 0, -1)))
+        is_unknown = bool(self._known) and not self._sequences_like(number, len(ids))
+        return padding if len(padding) > 1 or is_unknown else ()
 
     def begins_other(self, number: int, segment: TokenRun) -> bool:
         """Return True if a segment, written before the end of a sequence, is of another request.
@@ -126,6 +145,21 @@ class Requests:
             return False
         whole = [n for n in self._sequences_like(number, len(ids)) if len(self._known[n]) >= len(ids)]
         return bool(whole) and not any(all(self._has(n, segment, i) for i in range(len(segment.ids))) for n in whole)
+
+    def waiting(self, segment: TokenRun, last: Optional[int]) -> Optional[int]:
+        """Return the sequence that the only segment of a call continues, if it ends where the segment begins.
+
+        Requests may be decoded in turn, each in calls of its own.
+
+        last: the sequence of the call before, which is returned if it ends there, or if no sequence does
+        """
+        if not segment.position:
+            return last
+        ending = [number for number, ids in enumerate(self.ids) if len(ids) == segment.position]
+        if self._known:
+            ending = self._continued_by(ending, segment.ids[0])
+            ending = [number for number in ending if self._has_more(number, segment.position)] or ending
+        return last if last in ending or not ending else ending[0]
 
     def divided(self, segment: TokenRun, waiting: Sequence[int]) -> Iterator[TokenRun]:
         """Yield the parts of a segment of a flat call that belong to one request each.
@@ -177,11 +211,14 @@ class Requests:
         at_end = [number for number in waiting if len(self.ids[number]) == position]
         if not self._known:
             return at_end[0] if at_end else same_index
-        fitting = [number for number in at_end if self._continues(number, len(self.ids[number]), first)]
+        fitting = self._continued_by(at_end, first)
         within = [
             number
             for number in waiting
-            if position is not None and position < len(self.ids[number]) and self._continues(number, position, first)
+            if position is not None
+            and position < len(self.ids[number])
+            and self._continues(number, position, first)
+            and not self.begins_other(number, segment)
         ]
         # Recorded positions may be wrong or missing, so a sequence that fits at its end is considered too.
         elsewhere = [number for number in waiting if self._continues(number, len(self.ids[number]), first)]
@@ -216,6 +253,15 @@ class Requests:
             position >= len(self._known[n]) or are_equal_ids(self._known[n][position], token_id)
             for n in self._sequences_like(number, position)
         )
+
+    def _continued_by(self, numbers: Sequence[int], token_id: int) -> list[int]:
+        """Return the sequences that may go on with an id; those that have ended on the other side are the last ones."""
+        ends = {number: len(self.ids[number]) for number in numbers}
+        fitting = [number for number in numbers if self._continues(number, ends[number], token_id)]
+        return sorted(fitting, key=lambda number: not self._has_more(number, ends[number]))
+
+    def _has_more(self, number: int, position: int) -> bool:
+        return any(position < len(self._known[n]) for n in self._sequences_like(number, position))
 
     def _sequences_like(self, number: int, position: int) -> list[int]:
         """Return the known sequences that have the same ids as a sequence before a position."""

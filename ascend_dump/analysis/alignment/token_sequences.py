@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.alignment.id_axes import set_axes_of_ids
 from ascend_dump.analysis.alignment.model_calls import (
     NO_TOKEN,
     REJECTED,
@@ -36,6 +37,7 @@ def calls_of_sides(
     The sequences of the side with fewer calls are found first. They help to find the sequences of the other side.
     """
     of_steps = model_calls_of(steps, reference_steps, guess=True)
+    set_axes_of_ids(of_steps)
     first = int(len(of_steps[1]) <= len(of_steps[0]))
     known = _with_tokens(of_steps[first], ())
     other = _with_tokens(of_steps[1 - first], known.sequences)
@@ -68,7 +70,7 @@ def _with_tokens(calls: list[ModelCall], known: Sequence[Sequence[int]]) -> Call
     """Set the `slots` and `keys` of the calls, and return the calls. known: the sequences of the other side, if any"""
     if not calls:
         return CallsOfSide([], [])
-    reader = IntegersOfCalls(calls)
+    reader = IntegersOfCalls(calls, known)
     requests = Requests(known)
     row_sequences: dict[int, int] = {}
     before: Optional[ModelCall] = None
@@ -81,7 +83,11 @@ def _with_tokens(calls: list[ModelCall], known: Sequence[Sequence[int]]) -> Call
         if is_flat:
             row_sequences = _add_flat(call, segments, row_sequences, requests)
         else:
-            row_sequences = _add_rows(call, segments, row_sequences if goes_on else {}, requests)
+            continued, row_sequences = (
+                row_sequences,
+                _add_rows(call, segments, row_sequences if goes_on else {}, requests),
+            )
+            goes_on = goes_on and row_sequences.items() <= continued.items()
         kept_from.append(before if goes_on else None)
         before = call
     for call, kept in zip(calls, kept_from):
@@ -101,6 +107,8 @@ def _add_rows(
     result: dict[int, int] = {}
     for segment in segments:
         number = result.get(segment.row, before.get(segment.row))
+        if call.rows == 1:
+            number = requests.waiting(segment, number)
         if number is not None and requests.begins_other(number, segment):
             number = None
         if number is None and segment.cached and call.rows > 1:

@@ -15,19 +15,20 @@ from ascend_dump.analysis.alignment.built_otherwise.added_operators import (
     added_operator,
     added_results,
     may_change_results,
+    scaled_for_choice,
 )
 from ascend_dump.analysis.alignment.built_otherwise.borders import RecordKey
 from ascend_dump.analysis.alignment.built_otherwise.harmless_differences import HarmlessDifferences
 from ascend_dump.analysis.alignment.built_otherwise.interleaved_heads import orders_of_heads
 from ascend_dump.analysis.alignment.built_otherwise.merged_products import merge_products
-from ascend_dump.analysis.alignment.built_otherwise.products import same_weights, wide_products
+from ascend_dump.analysis.alignment.built_otherwise.products import as_far_as_weights_show, same_weights, wide_products
 from ascend_dump.analysis.alignment.built_otherwise.rebuilt_parts import (
     OperatorGroups,
     are_built_otherwise,
     divided,
     in_one_order,
 )
-from ascend_dump.analysis.alignment.built_otherwise.traced_differences import TracedDifferences
+from ascend_dump.analysis.alignment.built_otherwise.traced_differences import Beginning, TracedDifferences
 from ascend_dump.analysis.alignment.compared_tensors import UNCHANGING, ComparedTensors
 from ascend_dump.analysis.alignment.displaced_tokens import count_tokens, displaced_tokens, parted_requests
 from ascend_dump.analysis.alignment.fixed_caches import keeps_window, room_of
@@ -55,7 +56,7 @@ from ascend_dump.analysis.alignment.token_parts import (
 from ascend_dump.analysis.alignment.token_sequences import calls_of_sides, pair_sequences
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.names import is_view
-from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.operator import Operator, storage_of
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow, InputSource, Made
 from ascend_dump.analysis.pairing.matches import Match, RecordPair
 from ascend_dump.analysis.pairing.same_framework import align
@@ -134,6 +135,8 @@ class TokenAlignment:
         self._sides = TokenSide(calls, numbers), TokenSide(reference_calls, reference_numbers)
         self._bases = [base_of(side) for side in self.calls]
         self._is_rebuilt = False
+        #: The memory of products of actual with the weight of a product of the reference in another order of rows.
+        self._reordered: set[int] = set()
         #: For each side: (index of the call, name) of operators that are the same as an operator of the base call.
         self._grouped: tuple[set[tuple[int, str]], set[tuple[int, str]]] = (set(), set())
         self._unit = max(rounding_unit(side[0]) for side in self.calls)
@@ -162,6 +165,8 @@ class TokenAlignment:
             for match in align(sides[0], sides[1], {**weights, **(mapping or {})}, parts=True)
             if not makes_other_kind(match)
         ]
+        matches = [match for match in matches if not self._is_view_in_other_order(match)]
+        matches = as_far_as_weights_show(matches, sides, mapping or {})
         matches = without_choices(sides, matches)
         matches += last_results(sides[0], sides[1], matches)
         self._compared.pass_through(groups, left_out, matches)
@@ -242,12 +247,22 @@ class TokenAlignment:
         if self._is_rebuilt:
             wide = [wide_products(groups[side][0], groups[1 - side][0], may_reorder=not side) for side in (0, 1)]
             self._compared.orders_of_heads = orders_of_heads(wide[0].values())
+            products = [groups[0][0][position] for position, parts in wide[0].items() if len(parts) == 1]
+            outputs = [record for product in products for record in product.outputs]
+            self._reordered = {storage[0] for record in outputs if (storage := storage_of(record)) is not None}
             groups = [divided(group, parts) for group, parts in zip(groups, wide)]
             self._origins = [
                 [position for position in origins for _ in parts.get(position, [None])]
                 for origins, parts in zip(self._origins, wide)
             ]
         return groups
+
+    def _is_view_in_other_order(self, match: Match) -> bool:
+        """Return True for two views of the results of one product, whose weight has its rows in another order."""
+        if not is_view(match.actual.op_type):
+            return False
+        storages = {storage[0] for record in match.actual.inputs if (storage := storage_of(record)) is not None}
+        return not storages.isdisjoint(self._reordered)
 
     def _left_out_operators(
         self,
@@ -275,8 +290,21 @@ class TokenAlignment:
         return reasons
 
     def added_results(self) -> list[tuple[int, Operator]]:
-        """Return (side, operator) of operators that only one side runs on the last result, see `added_results`."""
-        return added_results(*self._program)
+        """Return (side, operator) of operators that only one side runs on the last result, see `added_results`.
+
+        What a model runs is no temperature, though it comes right before a choice.
+        """
+        return added_results(*self._program) + [
+            (side, operator) for side, operator in scaled_for_choice(*self._program) if operator.phase == "forward"
+        ]
+
+    def scaled_for_choice(self) -> list[tuple[int, Operator]]:
+        """Return (side, operator) of operators that change the last result of one side before it chooses from it.
+
+        Those that a model runs are among `added_results`.
+        """
+        of_sides = scaled_for_choice(*self._program)
+        return [(side, operator) for side, operator in of_sides if operator.phase != "forward"]
 
     def behind_results(self, last: RecordPair) -> Optional[RecordPair]:
         """Return the last results of both sides: `last`, or what operators of `added_results` make of it on one side.
@@ -313,8 +341,8 @@ class TokenAlignment:
 
     def begins_at(
         self, end: RecordPair, numbers: Sequence[int], agreeing: Sequence[Set[str]]
-    ) -> list[Optional[Operator]]:
-        """Return for each side the operator in which the difference of a tensor begins, see `TracedDifferences`.
+    ) -> list[Optional[Beginning]]:
+        """Return for each side where the difference of a tensor begins, see `TracedDifferences`.
 
         end       the tensor of each side, with a record of the base call or a part of it
         numbers   the tokens whose values differ
@@ -326,12 +354,18 @@ class TokenAlignment:
             for flow, names in zip(flows, agreeing)
         ]
 
-        def read(side: int, operator: Operator) -> TensorOfCalls:
+        def read(side: int, operator: Operator, record: Record) -> TensorOfCalls:
             calls = self._undivided_calls[side][operator.position]
-            return self._compared.tensor(side, calls, "outputs", operator.outputs[0])
+            return self._compared.tensor(side, calls, f"{record.io}s", record)
 
         sources = [_sources_of(flow, record) for flow, record in zip(flows, end)]
         return TracedDifferences(flows, positions, read, self.tokens, numbers, self._unit).begins_at(sources)
+
+    def at_token(self, side: int, operator: Operator, number: int) -> Operator:
+        """Return an operator of the base call of a side as it runs in the call with a token; itself if it does not."""
+        of_calls = self._undivided_calls[side].get(operator.position, {})
+        calls = (of_calls[index] for index in sorted(of_calls) if (self._sides[side].slots[index] == number).any())
+        return next(calls, operator)
 
     def operators_before(self, side: int, record: Record, *, by_tokens: bool = True) -> list[Operator]:
         """Return the operators of the base call of a side (0: actual) from whose results a tensor is computed.
@@ -417,11 +451,16 @@ class TokenAlignment:
     def notes(self) -> list[str]:
         """Return sentences on tokens that go to other experts, and on the tokens that are compared."""
         rejected = [
-            f"{counted(count, 'token')} of a draft were rejected in {side} and are left out"
+            f"left out: {counted(count, 'token')} of {side} that a later call replaces, as after a rejected draft"
             for count, side in zip(self._rejected, ("actual", "the reference"))
             if count
         ]
-        return [*self._compared.left_out.notes(), *rejected, self._note()]
+        padding = [
+            f"positions of {side} count {counted(count, 'slot')} of padding before its requests as tokens"
+            for of_side, side in zip(self.calls, ("actual", "the reference"))
+            if (count := sum(call.counted for call in of_side))
+        ]
+        return [*self._compared.left_out.notes(), *rejected, *padding, self._note()]
 
     @property
     def omitted(self) -> Mapping[str, int]:

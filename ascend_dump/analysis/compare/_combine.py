@@ -45,6 +45,8 @@ def _origins_and_pairs(
     origins: Sequence[Origin] = [origin for result in results for origin in result.origins]
     pairs = Pairs([part for result in results for part in result.parts])
     if results[0].are_parts:
+        from ascend_dump.analysis.ranks.against_one.arguments_of_some_ranks import with_arguments_of_some_ranks
+        from ascend_dump.analysis.ranks.against_one.causes_of_local_results import with_causes_of_local_results
         from ascend_dump.analysis.ranks.against_one.enlarged_rounding import without_enlarged_rounding
         from ascend_dump.analysis.ranks.against_one.lines_of_some_ranks import with_lines_of_some_ranks
         from ascend_dump.analysis.ranks.against_one.local_origins import (
@@ -53,6 +55,7 @@ def _origins_and_pairs(
             without_updates_of_no_rank,
         )
         from ascend_dump.analysis.ranks.against_one.outer_updates import after_inner_updates
+        from ascend_dump.analysis.ranks.against_one.parts_in_turn import with_parts_in_turn
         from ascend_dump.analysis.ranks.against_one.traced_origins import traced_to_sources
         from ascend_dump.analysis.ranks.against_one.wrong_collectives import (
             of_one_rank,
@@ -74,7 +77,10 @@ def _origins_and_pairs(
         origins = of_one_rank(origins)
         origins = with_wrong_calls(origins, many_ranks, pairs.looked_at())
         if many_ranks is dumps[0]:
+            origins = with_arguments_of_some_ranks(origins, pairs.looked_at())
             origins = with_lines_of_some_ranks(origins, many_ranks)
+            origins = with_parts_in_turn(origins, many_ranks, pairs.looked_at())
+            origins = with_causes_of_local_results(origins, many_ranks, pairs.looked_at())
         origins = once_for_ranks(origins)
         if not origins:
             # All that both sides compute agrees. The remaining records are of operators by which ranks work together.
@@ -126,8 +132,8 @@ def combine_groups(
         dumps[0].root,
         dumps[1].root,
         pairs,
-        # Each rank has this order; restore it for all ranks.
-        tuple(sorted(origins, key=importance(origins))),
+        # Each rank has this order, or that of its tokens; restore it for several ranks.
+        tuple(origins if len(results) == 1 else sorted(origins, key=importance(origins))),
         rules,
         _sums(result.inside for result in results),
         tuple(crossing for result in results for crossing in result.crossings),

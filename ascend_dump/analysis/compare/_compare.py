@@ -25,8 +25,9 @@ from ascend_dump.analysis.compare._comparison import Comparison
 from ascend_dump.analysis.compare._labels import labels_to_pair, with_label
 from ascend_dump.analysis.compare._on_executor import CountedBatch, RankResult, result_of, table_of, tasks_of
 from ascend_dump.analysis.compare._second_opinion import with_second_opinion
-from ascend_dump.analysis.compare._tokens import tokens_of_rank, tokens_of_rows
 from ascend_dump.analysis.compare._walk_rank import Work, compare_rank, compare_tokens
+from ascend_dump.analysis.compare.by_tokens.origins import tokens_of_rank, tokens_of_rows
+from ascend_dump.analysis.compare.by_tokens.wrong_weights import with_wrong_weight
 from ascend_dump.analysis.judging.rules import RuleSource, rules_of
 from ascend_dump.analysis.judging.second_run import refuse_same_dump
 from ascend_dump.analysis.judging.verdict import Rules
@@ -184,7 +185,7 @@ def _ranks(
         if tokens is not None or (may_look and rows is None):
             alignment = tokens_of_rank(rank, made_of, must=tokens is not None)
             if alignment is not None:
-                results.append((yield from compare_tokens(rules, mapping, alignment)))
+                results.append(_with_weights((yield from compare_tokens(rules, mapping, alignment)), dumps))
                 continue
         row_finder = RowFinder(rows, may_look=may_look)
         work = compare_rank(rules, mapping, spreads, shared_spread, made_of, group, replay, rank, row_finder)
@@ -194,8 +195,14 @@ def _ranks(
             alignment = None if rows is None else tokens_of_rows(rank, made_of, rows)
             if alignment is None:
                 raise
-            results.append((yield from compare_tokens(rules, mapping, alignment)))
+            results.append(_with_weights((yield from compare_tokens(rules, mapping, alignment)), dumps))
     return results
+
+
+def _with_weights(result: RankResult, dumps: Sequence[Dump]) -> RankResult:
+    """Return the result of a rank whose tokens are compared, with a wrong weight in place of its first origin."""
+    pairs = (pair for part in result.parts for pair in part)
+    return result._replace(origins=with_wrong_weight(result.origins, [*pairs], dumps))
 
 
 def _named(dumps: Sequence[Dump], second_run: Optional[Dump]) -> list[tuple[str, Dump]]:

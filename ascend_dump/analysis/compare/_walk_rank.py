@@ -8,6 +8,7 @@ from itertools import repeat
 from typing import NamedTuple, Optional, TypeVar
 
 from ascend_dump.analysis.alignment.built_otherwise.borders import RecordKey
+from ascend_dump.analysis.alignment.built_otherwise.flat_memory import with_divided_memory
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product
 from ascend_dump.analysis.alignment.built_otherwise.transposed_weights import TransposedWeights
 from ascend_dump.analysis.alignment.ranks_and_steps import (
@@ -27,21 +28,29 @@ from ascend_dump.analysis.alignment.step_boundaries import (
     may_be_parts_of_batches,
 )
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
-from ascend_dump.analysis.compare._attention import with_attention
 from ascend_dump.analysis.compare._corrections import Corrections, corrections
-from ascend_dump.analysis.compare._makers import with_makers
 from ascend_dump.analysis.compare._on_executor import RankResult
-from ascend_dump.analysis.compare._other_elements import with_other_elements
 from ascend_dump.analysis.compare._proven_updates import Updates
-from ascend_dump.analysis.compare._random_operators import with_random_operator
-from ascend_dump.analysis.compare._token_results import settled_by_results, token_results, unexplained_results
-from ascend_dump.analysis.compare._tokens import (
+from ascend_dump.analysis.compare.by_tokens.attention import with_attention
+from ascend_dump.analysis.compare.by_tokens.makers import with_makers
+from ascend_dump.analysis.compare.by_tokens.origins import (
     uncompared_tokens,
     with_added_results,
     with_misread_token,
     with_tokens,
+    without_consequences,
 )
-from ascend_dump.analysis.compare._traced_difference import with_traced_difference
+from ascend_dump.analysis.compare.by_tokens.other_elements import with_other_elements
+from ascend_dump.analysis.compare.by_tokens.random_operators import with_random_operator
+from ascend_dump.analysis.compare.by_tokens.results import (
+    scaled_on_one_side,
+    settled_by_results,
+    token_results,
+    unexplained_results,
+)
+from ascend_dump.analysis.compare.by_tokens.shared_lines import with_calls, with_lines_around
+from ascend_dump.analysis.compare.by_tokens.traced_difference import with_traced_difference, with_traced_operand
+from ascend_dump.analysis.compare.by_tokens.wrong_positions import with_wrong_positions
 from ascend_dump.analysis.explaining.pairs import EqualStep, are_equal
 from ascend_dump.analysis.explaining.results import Crossing, Pair
 from ascend_dump.analysis.explaining.walk import Divergence
@@ -162,7 +171,7 @@ def _compare_pairs(
         if group is None and a and b:
             names = other_names(*operators[::-1]) if names is None else names
             operators = operators[0], with_names_of(operators[1], names, keep_labels=True)
-            operators = transposed.turned(*operators)
+            operators = with_divided_memory(*transposed.turned(*operators))
         if group is not None:
             several = group.operators(key[0], a if group.of_actual else b)
             operators = (several, operators[1]) if group.of_actual else (operators[0], several)
@@ -224,22 +233,30 @@ def compare_tokens(rules: Rules, mapping: Optional[Mapping[str, str]], alignment
     results = token_results(alignment, operators[:2])
     origins = divergence.origins(results_differ=results is not None and results.differ)
     of_tokens = with_tokens(origins, progress.parts[0], alignment)
-    origins = with_attention(of_tokens, alignment)
+    origins = with_wrong_positions(of_tokens, results, alignment)
+    if origins == of_tokens:
+        origins = with_attention(of_tokens, progress.parts[0], alignment)
+    if origins == of_tokens:
+        origins = with_traced_operand(of_tokens, progress.parts[0], alignment)
     if origins == of_tokens:
         origins = with_other_elements(origins, progress.parts[0], alignment)
     if origins == of_tokens:
         origins = with_traced_difference(origins, progress.parts[0], alignment)
+    origins = without_consequences(origins, of_tokens[0], alignment) if of_tokens else []
     origins = with_random_operator(origins, progress.parts[0], alignment)
     origins, of_cache = with_misread_token(origins, alignment)
     origins = [with_makers(origin, alignment) for origin in with_added_results(origins, alignment)]
     if results is not None and results.are_clear:
-        origins, progress.parts[0] = settled_by_results(results, operators[:2], origins, progress.parts[0])
+        whole_calls = [alignment.base_operators(side) for side in (0, 1)]
+        origins, progress.parts[0] = settled_by_results(results, whole_calls, origins, progress.parts[0])
+    origins = with_lines_around(with_calls(origins, alignment), alignment)
     uncompared = uncompared_tokens(alignment)
-    unexplained = None if results is None or origins else unexplained_results(results, progress.parts[0])
+    has_origin = bool(origins)
+    unexplained = None if results is None else unexplained_results(results, progress.parts[0], has_origin=has_origin)
     uncompared += [] if unexplained is None else [unexplained]
     progress.parts.append(uncompared)
     notes = (
-        *(() if results is None else (results.text,)),
+        *(() if results is None else (results.text, *scaled_on_one_side(alignment))),
         *(pair.reason for pair in uncompared),
         *of_cache,
         *alignment.notes(),
@@ -335,7 +352,7 @@ def _walk_step(
         spread=spread,
         shards=shards,
         stretches=stretches,
-        wiring=wiring if shards is None else None,
+        sources=wiring,
     )
     partner = {match.reference.position: match for match in matches}
     taken = {match.actual.position for match in matches}

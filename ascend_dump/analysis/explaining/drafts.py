@@ -8,6 +8,7 @@ from typing import Optional
 from ascend_dump.analysis.explaining.adapter_evidence import AdapterRecords
 from ascend_dump.analysis.explaining.results import Pair
 from ascend_dump.analysis.operators.names import is_source, is_view
+from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import COLLECTIVES, COPIES, TO_NUMBER, operator_class, writes
 from ascend_dump.analysis.pairing.stretches import Stretch
@@ -20,9 +21,15 @@ __all__ = ["MOST_NAMED", "Draft", "add_effect", "explain", "stretch_draft"]
 #: Maximum number of operators or inputs that a line of evidence names.
 MOST_NAMED = 4
 #: Evidence that one side adds the gradients of several backward passes: for actual, and for the reference.
-_ACCUMULATED = ("gradients were accumulated", "gradients were accumulated in the reference only")
+_ACCUMULATED = (
+    "gradients were accumulated: not zero when a backward pass began, {count} in all",
+    "gradients were accumulated in the reference only: zero here when a backward pass began, {count} in all"
+    "; look for a zero_grad() between two passes",
+)
 #: The key of modules that get a gradient in one program only.
 _LOST = "lost gradient"
+#: The beginning of the evidence for the tensor that leaves a stretch and differs.
+_READ_AS = "its result differs, read as"
 #: The beginning of the evidence for results that were not compared.
 _NO_PARTNER = "its results have no partner"
 #: Evidence for a difference that begins between two steps.
@@ -61,6 +68,8 @@ class Draft:
         self.reshaped = reshaped
         #: True if a tensor with the same shape on both sides differs because of it.
         self.changes_values = False
+        #: True at a stretch if a tensor that left it has another shape, so that its values were not compared.
+        self.changes_shape = False
         #: True if tensors computed from it are equal again.
         self.settled = False
         #: True if the output of its operator, or of a module around it, agrees.
@@ -90,6 +99,8 @@ class Draft:
         #: True at a stretch outside of modules that is shown by the reader of its result: it only makes a constant, or
         #: only the reference computes in it. A reader in a module, or one that sends the result, is right.
         self.is_at_reader = False
+        #: True if results of its stretch were not compared, so that its kind is unknown.
+        self._has_no_partner = False
         #: At a stretch: the number of lines of evidence on its operators; else 0.
         self.stretch_lines = 0
         #: The phase of the tensor that differs and is computed from the operators that are shown; None before.
@@ -132,7 +143,8 @@ class Draft:
 
         The forward pass runs before the backward pass, but its results may be compared at the end of the step.
         """
-        is_of_stretch = self.stretch_lines > 0 and self.kind == "structure" and not self.summary
+        is_result = self._has_no_partner and pair.record.phase != "backward"
+        is_of_stretch = self.stretch_lines > 0 and (self.kind == "structure" or is_result) and not self.summary
         is_later_step = pair.record.step != self.pair.record.step
         if not is_of_stretch or (is_later_step and (self.has_border or self.narrowed_by is not None)):
             return False
@@ -146,19 +158,25 @@ class Draft:
         """
         if cause is not None and any(cause.operators):
             self.narrowed_by = pair.record.phase
+            if self._has_no_partner:
+                # This result of the stretch, such as a loss, is compared at the end of the step.
+                self.kind, self._has_no_partner = "structure", False
+                self.evidence = [line for line in self.evidence if not line.startswith(_NO_PARTNER)]
             narrow = stretch_draft(cause, is_cause=True)
             self.is_later = "backward" == narrow.pair.record.phase != self.pair.record.phase
             self.pair, self.joined, self.caller = narrow.pair, narrow.joined, narrow.caller
             self.is_at_reader, self.evidence[: self.stretch_lines] = narrow.is_at_reader, narrow.evidence
             self.stretch_lines = narrow.stretch_lines
+            if self.border is not None:
+                # The tensor that was seen first is computed from other operators.
+                self.border = pair
+                self.evidence = [line for line in self.evidence if not line.startswith(_READ_AS)]
+                self.evidence.append(_read_as(pair))
         if self.border is None:
             self.border, self.begins_alone = pair, is_alone
             if self.is_at_reader and _tells_place(pair.record):
                 self.pair = pair
-            name = pair.record.parameter
-            self.evidence.append(
-                f"its result differs, read as {pair.record.label}{(name and f' ({name})') or ''}: {pair.reason}"
-            )
+            self.evidence.append(_read_as(pair))
         self.changes_values = True
 
     def add_unknown(self, pair: Pair, *, is_lost: bool) -> None:
@@ -166,7 +184,10 @@ class Draft:
 
         is_lost: it computes a gradient, and the other side computes none. That is certain
         """
-        if self.kind != "unknown" and not any(line.startswith(_NO_PARTNER) for line in self.evidence):
+        # A result of the forward pass that was compared, such as a loss, proves more.
+        is_proven = self.narrowed_by not in (None, "backward")
+        if self.kind != "unknown" and not is_proven and not any(line.startswith(_NO_PARTNER) for line in self.evidence):
+            self._has_no_partner = self.kind == "structure" and not is_lost
             self.kind = self.kind if is_lost else "unknown"
             self.evidence.append(f"{_NO_PARTNER}, and {pair.record.label}, which is made of them, differs")
         self.changes_values |= is_lost
@@ -186,6 +207,11 @@ class Draft:
     def is_of_size(self) -> bool:
         """True if the data have another size on both sides, such as parts of a batch."""
         return self.kind == "input" and self.reshaped
+
+    @property
+    def is_from_outside(self) -> bool:
+        """True if data from outside of the recorded operators have other values."""
+        return self.kind == "input" and not self.reshaped
 
     @property
     def may_end(self) -> bool:
@@ -214,6 +240,16 @@ class Draft:
         return self.stretch_lines > 0 and self.settled and not (self.has_border or self.is_proven)
 
     @property
+    def has_other_form(self) -> bool:
+        """True at a stretch if only the shapes of tensors that leave it are known to differ."""
+        return self.changes_shape and self.hidden and not (self.has_border or self.is_proven)
+
+    @property
+    def is_disproved(self) -> bool:
+        """True at a stretch if all tensors that leave it and can be judged agree."""
+        return self.is_suspected and not (self.is_undecided or is_of_module(self.pair.record))
+
+    @property
     def changes_inside(self) -> bool:
         """True if values inside of a module differ because of it, and the output of the module agrees."""
         return self.ends_in_module and self.is_certain and self.pair.has_one_shape
@@ -227,6 +263,11 @@ class Draft:
         if self.changes_values or self.is_certain:
             return True
         return not self.settled and (self.explains > 0 or not self.hidden)
+
+
+def _read_as(pair: Pair) -> str:
+    name = f" ({pair.record.parameter})" if pair.record.parameter else ""
+    return f"{_READ_AS} {pair.record.label}{name}: {pair.reason}"
 
 
 def _tells_place(reader: Record) -> bool:
@@ -265,7 +306,7 @@ def stretch_draft(stretch: Stretch, states: Sequence[str] = (), *, is_cause: boo
     pair = Pair(record if of_actual else None, None if of_actual else record, "", 0.0, "unmatched", text)
     added = [any(map(_adds_to_gradient, side)) for side in (here, there)]
     if added[0] != added[1]:
-        summary = f"{_ACCUMULATED[added[1]]}: {{count}} gradients were not zero when the step began"
+        summary = _ACCUMULATED[added[1]]
         return Draft("structure", pair, [summary.format(count=1)], hidden=True, joined=summary, summary=summary)
     # Operators of one source line are one change of the program, even if several layers run the line.
     types = (tuple(operator.op_type for operator in here), tuple(operator.op_type for operator in there))
@@ -313,7 +354,7 @@ def _adds_to_gradient(operator: Operator) -> bool:
 
 def _how_built(stretch: Stretch, first: Operator) -> str:
     here, there = stretch.operators
-    if len(here) == len(there) == 1:
+    if len(here) == len(there) == 1 and here[0].op_type != there[0].op_type:
         return f"{here[0].op_type} in actual, {there[0].op_type} in the reference"
     if here and there:
         name = f"{stretch.module} is" if stretch.module else "these operators are"

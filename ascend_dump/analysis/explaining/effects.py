@@ -208,7 +208,7 @@ class Effects:
             yield None  # other ranks receive it
         for pair in self.differing[node].differing_outputs:
             for side, operator in enumerate((match.actual, match.reference)):
-                yield from self._readers(side, operator, pair.actual if side == 0 else pair.reference)
+                yield from self._readers(side, operator, pair.actual if side == 0 else pair.reference, [pair])
         differing = self.differing[node]
         if any(pair.verdict == "undecided" and _may_go_on(differing, pair) for pair in differing.outputs):
             yield None
@@ -228,7 +228,10 @@ class Effects:
                 for output in operator.outputs:
                     yield from self._readers(side, operator, output)
 
-    def _readers(self, side: int, operator: Operator, output: Optional[Record]) -> Iterator[Optional[Node]]:
+    def _readers(
+        self, side: int, operator: Operator, output: Optional[Record], pairs: Sequence[Pair] = ()
+    ) -> Iterator[Optional[Node]]:
+        """Yield the nodes that read an output and may differ because of it. pairs: its pair, if it was compared"""
         # An input that an operator overwrites is a buffer: its new value is a result.
         ends_alike = output is not None and output.parameter is not None and self._ends_alike(output.parameter)
         if output is None or (output.io == "input" and not ends_alike) or self._is_last(side, output):
@@ -244,7 +247,7 @@ class Effects:
             is_read = True
             if any(self._is_last(side, record) for record in records) or not flow.operators[position].outputs:
                 yield None
-            yield from self._node(side, position, records)
+            yield from self._node(side, position, records, pairs)
         is_result = not (is_read or ends_alike or _is_statistic(flow, operator, output))
         if is_result and not self._is_result_of_both(side, operator, output):
             yield None
@@ -265,7 +268,9 @@ class Effects:
         ]
         return any(self.agree(a, b) for a, b in results if a.shape == b.shape and a.dtype == b.dtype)
 
-    def _node(self, side: int, position: int, records: Sequence[Record]) -> Iterator[Optional[Node]]:
+    def _node(
+        self, side: int, position: int, records: Sequence[Record], pairs: Sequence[Pair]
+    ) -> Iterator[Optional[Node]]:
         """Yield the node of a reader, unless its outputs agree.
 
         Yield None, a result, if the reader overwrites only a part of the memory: the difference may remain in the rest.
@@ -273,7 +278,7 @@ class Effects:
         partner = self.partners[side].get(position)
         if partner is None:
             stretch = self.stretches.get((side, position))
-            if stretch is None or not stretch.agrees:
+            if stretch is None or not stretch.agrees or self._uncertain.add_part(stretch, pairs):
                 yield stretch
         elif partner in self._uncertain or (partner in self.differing and self.differing[partner].differing_outputs):
             yield partner

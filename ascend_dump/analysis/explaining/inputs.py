@@ -75,10 +75,17 @@ class _JudgedInput(NamedTuple):
 class InputJudge:
     """Judges inputs of the operators of a step."""
 
-    def __init__(self, state: RankState, reference: Sequence[Operator], wiring: Optional[Wiring]) -> None:
-        """reference: all operators of the reference in the step."""
+    def __init__(
+        self, state: RankState, reference: Sequence[Operator], wiring: Optional[Wiring], sources: Optional[Wiring]
+    ) -> None:
+        """Create the judge of a step.
+
+        reference  all operators of the reference
+        wiring     the sources of all inputs; None if one side has parts, so that the programs work in other ways
+        sources    as wiring, also if one side has parts
+        """
         self._state = state
-        self._wiring = wiring
+        self._wiring, self._sources = wiring, sources
         self._reference = reference
         self._kinds: Optional[InputKinds] = None
         self._is_first = True
@@ -181,6 +188,8 @@ class InputJudge:
             return _JudgedInput(replace(pair, verdict="noise", reason=reason, undefined=_UNREAD, measure=None))
         is_made_again = not state.has_parts and state.stretches.is_made_again(difference.contents)
         known = None if is_made_again else self._look_up(a, b, difference, pair)
+        if known is not None:
+            state.drafts.add_later_read(pair.record, known.causes)
         is_structure = difference.verdict == "structure" and not state.has_parts
         if match.reference.function in SHAPED and b.index == 0 and not is_structure:
             # The operator reads only the shape of this input, so a difference of its values has no effect.
@@ -313,7 +322,12 @@ class InputJudge:
 
     def _explain(self, match: Match, a: Record, b: Record) -> tuple[str, list[str]]:
         """Return the kind of the origin of an input, and the evidence on where both sides read it from."""
-        is_wiring, evidence = (False, []) if self._wiring is None else self._wiring.explain(match, a, b)
+        is_wiring, evidence = False, list[str]()
+        if self._wiring is not None:
+            is_wiring, evidence = self._wiring.explain(match, a, b)
+        elif self._sources is not None:
+            evidence = self._sources.update_between(match, a, b)
+            is_wiring = bool(evidence)
         if not is_wiring and match.tensors is not None and a.parameter:
             return "parameter", evidence  # other frameworks record no names
         return ("wiring" if is_wiring else self._kind_of(match, b)), evidence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Optional
 
 from ascend_dump.analysis.explaining.input_evidence import is_compared
@@ -15,9 +15,15 @@ from ascend_dump.analysis.operators.operator import is_read_for
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.operators.undefined_outputs import written_inputs
 from ascend_dump.analysis.pairing.matches import Match
+from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 __all__ = ["OperatorPair"]
+
+#: The largest confidence of pairs by order.
+_BY_ORDER = 0.7
+#: The largest relative distance of two tensors with the same elements, but for rounding.
+_SAME_ELEMENTS = 1e-4
 
 
 class OperatorPair:
@@ -55,6 +61,42 @@ class OperatorPair:
         self.causes.update(causes)
         self.noise.extend(noise)
         self._read.append((index, frozenset(causes), noise))
+
+    @property
+    def are_in_another_order(self) -> bool:
+        """True if all inputs that differ have the same elements in another order, but for rounding.
+
+        For example, one program has the tokens of a batch in the order of their positions.
+        """
+        import numpy as np
+
+        differing = [pair for pair in self.inputs if pair.differs]
+        for pair in differing:
+            if pair.actual is None or pair.reference is None:
+                return False
+            try:
+                x, y = (np.sort(side.numpy().astype(np.float64), axis=None) for side in (pair.actual, pair.reference))
+            except (AscendDumpError, TypeError, ValueError):
+                return False
+            if x.shape != y.shape:
+                return False
+            apart, finite = x != y, np.isfinite(y)
+            if not np.isfinite(x[apart]).all() or not finite[apart].all():  # masks may be infinite on both sides
+                return False
+            if float(np.linalg.norm(x[apart] - y[apart])) > _SAME_ELEMENTS * float(np.linalg.norm(y[finite])):
+                return False
+        return bool(differing)
+
+    def proves_border(self, outputs: Sequence[Pair]) -> bool:
+        """Return True if outputs have one shape and other values, and only one input differs, which leaves a stretch.
+
+        Operators that are paired by their order prove nothing.
+        """
+        differ = any(pair.verdict == "different" and pair.has_one_shape for pair in outputs)
+        inputs = [pair for pair in self.inputs if pair.verdict not in ("equal", "noise")]
+        if not differ or self.match.confidence <= _BY_ORDER or not len(inputs) == len(self.borders) == 1:
+            return False
+        return inputs[0] is self.borders[0].pair
 
     def of_output(self, output: Optional[Record]) -> OperatorPair:
         """Return the pair with the origins and the noise of those inputs from which an output is computed.

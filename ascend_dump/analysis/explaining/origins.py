@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, Optional, Protocol
 
@@ -34,10 +35,25 @@ class Drafts:
         self._drafts: list[Draft] = []
         #: By step: the parameters that were compared, by their storages.
         self.parameters: dict[Optional[int], set[int]] = {}
+        #: By operator and input: the first step in which a tensor that comes from outside, or is computed from one that
+        #: does, differs; and its origins in the first later step in which it differs.
+        self._from_outside: dict[str, int] = {}
+        self._later_causes: dict[str, frozenset[OriginNumber]] = {}
 
     def add(self, draft: Draft) -> OriginNumber:
         self._drafts.append(draft)
+        if draft.is_from_outside:
+            self.add_from_outside(draft.pair.record)
         return len(self._drafts) - 1
+
+    def add_from_outside(self, read: Record) -> None:
+        """Note a tensor that differs and comes from outside of the recorded operators, or is computed from one."""
+        self._from_outside.setdefault(read.label, read.step or 0)
+
+    def add_later_read(self, read: Record, causes: frozenset[OriginNumber]) -> None:
+        """Note the origins of a tensor that differs, if it differed in an earlier step too, and came from outside."""
+        if causes and self._from_outside.get(read.label, math.inf) < (read.step or 0):
+            self._later_causes.setdefault(read.label, causes)
 
     def __getitem__(self, number: OriginNumber) -> Draft:
         return self._drafts[number]
@@ -77,7 +93,7 @@ class Drafts:
             inner = (draft for draft in self._drafts if draft.changes_gradients and draft.changes_inside)
             reported = [draft for draft in inner if draft.reaches_results is not False][:1]
         reported = reported or [draft for draft in self._drafts if draft.is_lost_gradient]
-        if all(_is_disproved(draft) for draft in reported):
+        if all(draft.is_disproved for draft in reported):
             reported = []  # only parts that agree wherever values decide: no reason for what differs
         for draft in dict.fromkeys(map(self._maker_of, reported)):
             groups.setdefault(draft.joined if draft.joined is not None else id(draft), []).append(draft)
@@ -96,18 +112,36 @@ class Drafts:
         A step begins at the first call of the model, so what the program does with its data before that is recorded
         from the second step on.
         """
-        if draft.kind != "input" or draft.reshaped:
-            return draft
-        maker = next(
-            (maker for maker in self._drafts if maker.changes_values and _is_read_later(maker, draft.pair.record)), None
-        )
-        if maker is None:
-            return draft
-        line = _NOT_SEEN.format(name=draft.pair.record.label, step=draft.pair.record.step)
-        if line not in maker.evidence:
-            maker.evidence.append(line)
-            maker.explains += draft.explains
-        return maker
+        makers = [draft]
+        while (read := self._read_from_outside(makers[-1])) is not None:
+            maker = self._later_maker(makers[-1], read)
+            if maker is None or maker in makers:
+                break
+            line = _NOT_SEEN.format(name=read.label, step=read.step)
+            if line not in maker.evidence:
+                maker.evidence.append(line)
+                maker.explains += makers[-1].explains
+            makers.append(maker)
+        return makers[-1]
+
+    def _read_from_outside(self, draft: Draft) -> Optional[Record]:
+        """Return the tensor of a draft that comes from outside, or is computed from one; None if there is none."""
+        pair = draft.pair if draft.is_from_outside else draft.border
+        is_first = pair is not None and self._from_outside.get(pair.record.label) == (pair.record.step or 0)
+        return pair.record if pair is not None and is_first else None
+
+    def _later_maker(self, draft: Draft, read: Record) -> Optional[Draft]:
+        """Return the draft that explains a tensor from outside in a later step; None if there is none.
+
+        A loop may compute it from the result of the step before, such as a loop of denoising.
+        """
+        makers = self.of(sorted(self._later_causes.get(read.label, ())))
+        if draft in makers:
+            return None
+        makers = [maker for maker in makers if maker.pair.record.phase == "other" and maker.kind == "structure"]
+        if draft.is_from_outside:
+            makers += (maker for maker in self._drafts if _is_read_later(maker, read))
+        return next((maker for maker in makers if maker.changes_values), None)
 
     def _summary(self, group: Sequence[Draft]) -> str:
         """Return the first line of evidence for drafts that are reported as one; "" to keep the first draft's line."""
@@ -150,11 +184,6 @@ def importance(origins: Iterable[_Ranked]) -> Callable[[_Ranked], tuple[bool, bo
         return origin.kind in LAST, follows, origin.kind == "unknown"
 
     return key
-
-
-def _is_disproved(draft: Draft) -> bool:
-    """Return True for a part that is only suspected, where values decide. Dumps of modules record few tensors."""
-    return draft.is_suspected and not (draft.is_undecided or is_of_module(draft.pair.record))
 
 
 def _is_read_later(maker: Draft, read: Record) -> bool:

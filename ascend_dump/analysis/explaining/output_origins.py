@@ -25,7 +25,7 @@ from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.operators.properties import COLLECTIVES, RANDOM, operator_class
 from ascend_dump.analysis.pairing.matches import Match
 
-__all__ = ["RUN_BETWEEN", "add_origin", "suspected_origins"]
+__all__ = ["RUN_BETWEEN", "add_origin", "has_no_substitute", "suspected_origins"]
 
 #: The beginning of the evidence that other operators may be the cause.
 RUN_BETWEEN = "operators without a partner run between"
@@ -78,6 +78,12 @@ def _follows_type(argument: DifferingArgument, dtype: str) -> bool:
     return abs(numbers[0] - numbers[1]) <= 2 * kind.unit * abs(numbers[1])
 
 
+def has_no_substitute(argument: DifferingArgument) -> bool:
+    """Return True for an argument for which no other operator makes up: an epsilon, or a word."""
+    is_word = isinstance(argument.actual, str) and isinstance(argument.reference, str)
+    return argument.name in _ADDED_TO_DIVISOR or (is_word and "dtype" not in argument.name)
+
+
 def add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> OriginNumber:
     """Add an origin, and return its number.
 
@@ -99,7 +105,7 @@ def add_origin(state: RankState, operators: OperatorPair, pair: Pair) -> OriginN
     is_of_argument = computes_values and (
         any(argument.name != _OPERAND and (reference.function, argument.name) != _FILL for argument in arguments)
         if pair.measure is not None and pair.measure.at is None
-        else any(argument.name in _ADDED_TO_DIVISOR for argument in arguments) and not operators.causes
+        else any(map(has_no_substitute, arguments)) and not operators.causes
     )
     state.drafts[number].is_proven |= is_of_argument
     if state.drafts[number].kind == "structure" and not is_of_argument:

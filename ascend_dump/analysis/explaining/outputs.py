@@ -36,7 +36,7 @@ from ascend_dump.analysis.numerics.measure import Measure
 from ascend_dump.analysis.numerics.permutations import IDENTITY, is_permutation
 from ascend_dump.analysis.numerics.tensor_pair import Difference, identity_of, type_of
 from ascend_dump.analysis.numerics.valueless import is_no_value
-from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
+from ascend_dump.analysis.operators.arguments import differing_arguments
 from ascend_dump.analysis.operators.module_calls import DRIFTED
 from ascend_dump.analysis.operators.names import is_view, moves_elements
 from ascend_dump.analysis.operators.next_request import is_of_module
@@ -255,20 +255,10 @@ def _has_number_of_rank(state: RankState, operators: OperatorPair) -> bool:
     if moves_elements(match.reference.function) and agree:
         is_part = any(a.shape != b.shape for a, b in outputs)
         is_part = is_part or any(shards.has_own_number(first, argument.name) for argument in arguments)
-        return is_part and all(map(_are_integers, arguments))
+        return is_part and all(argument.is_integer for argument in arguments)
     if any(float_kind(b.dtype or "") is not None for _, b in outputs):
         return False
     return all(shards.are_numbers_of_ranks(first, argument.name) for argument in arguments)
-
-
-def _are_integers(argument: DifferingArgument) -> bool:
-    """Return True if both values of an argument are integers, lists of them, or not given."""
-    values = [
-        value
-        for side in (argument.actual, argument.reference)
-        for value in (side if isinstance(side, list) else [side])
-    ]
-    return all(value is None or (isinstance(value, int) and not isinstance(value, bool)) for value in values)
 
 
 def _reads_local(state: RankState, operators: OperatorPair) -> bool:
@@ -320,6 +310,12 @@ def _judge_values(
         noise = [*noise, state.known.largest]
     rebuilt = _is_rebuilt(operators, measure)
     verdict, reason = state.judge.of_output(match, a, b, difference, noise, clean=clean, equal=equal, rebuilt=rebuilt)
+    if verdict == "different" and rebuilt and state.known.largest is not None and operators.are_in_another_order:
+        # Elements at the same position are no pair, so the rounding in them is unknown: at most the largest so far.
+        noise = [*noise, state.known.largest]
+        verdict, reason = state.judge.of_output(
+            match, a, b, difference, noise, clean=clean, equal=equal, rebuilt=rebuilt
+        )
     if verdict == "noise" and not causes and _is_due_to_arguments(operators, a, b, measure):
         verdict, reason = "different", f"the arguments differ, and rounding explains less{extent(measure)}"
     if verdict == "different" and rebuilt and statistics_settle(difference, a, b):

@@ -26,6 +26,7 @@ from ascend_dump.analysis.numerics.tensor_pair import Difference, Differences
 from ascend_dump.analysis.operators.module_calls import ModuleCalls
 from ascend_dump.analysis.operators.next_request import is_of_module
 from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.properties import NO_INPUTS, RANDOM, SHAPED, operator_class
 from ascend_dump.analysis.pairing.matches import Match, in_places
 from ascend_dump.analysis.replay.rerun import Rerun
 from ascend_dump.common.units import counted
@@ -147,11 +148,14 @@ class RankState:
         return difference, Pair(a, b, how, confidence, verdict, reason, transformation, difference.measure)
 
     def add_local(self, pair: Pair, inputs: Iterable[Pair]) -> None:
-        """Note a pair of records without a counterpart. inputs: what it is computed from, or itself for an input"""
+        """Note a pair of records without a counterpart. inputs: what it is computed from, or itself for an input
+
+        Memory and constants of another size are no origin: numbers of the program determine them.
+        """
         if pair.actual is None or pair.reference is None:
             return
         origin = self.local.origin_of(inputs)
-        if origin is None:
+        if origin is None and not (pair.record.io == "output" and _is_constant(pair.record)):
             evidence = [f"{pair.record.label}: {pair.reason}"]
             origin = self.drafts.add(Draft("unknown", pair, evidence, hidden=True, first_seen=True))
         self.local.add(pair.actual, pair.reference, origin)
@@ -281,6 +285,11 @@ class RankState:
 
 def _argument_of(record: Record) -> str:
     return f" ({record.argument})" if record.argument else ""
+
+
+def _is_constant(record: Record) -> bool:
+    function = operator_class(record.op_type)
+    return function in NO_INPUTS or (function in SHAPED and function not in RANDOM)
 
 
 def extent(measure: Optional[Measure]) -> str:

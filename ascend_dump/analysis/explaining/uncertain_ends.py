@@ -41,14 +41,28 @@ class UncertainEnds:
         #: where rounding alone is unlikely.
         self._remaining = {position for position, distance in distances.items() if distance > 0}
         self._unlikely = {position for position, distance in distances.items() if distance > 1}
+        #: In fine types: parts that are built differently and agree, because noise of other inputs seems to explain the
+        #: difference of one.
+        self._faded: set[Node] = set()
+        self._is_fine = unit < _COARSE
         #: Operators of the forward pass that reduce a tensor that differs to a number that agrees, such as a loss.
         self._numbers = {position for position, one in differing.items() if _ends_in_number(one)}
 
     def __contains__(self, node: Node) -> bool:
-        return node in self._remaining or node in self._numbers
+        return node in self._remaining or node in self._numbers or node in self._faded
 
     def __bool__(self) -> bool:
-        return bool(self._remaining)
+        return bool(self._remaining or self._faded)
+
+    def add_part(self, part: EnteredStretch, before: Sequence[Pair]) -> bool:
+        """Return True if a part that is built differently agrees, although a difference which it reads is still there.
+
+        before: pairs that differ, and that it reads
+        """
+        if self._is_fine and _is_left(_distance(before), part.agreeing):
+            self._faded.add(part)
+            return True
+        return False
 
     def origins(
         self, origins: Sequence[tuple[OriginNumber, Node]], edges: Sequence[tuple[Node, Optional[Node]]]
@@ -58,19 +72,22 @@ class UncertainEnds:
         The differences are large, and no tensor of the forward pass that is computed from them agrees, but at most a
         loss. Or the operator is called with other arguments, and no other call makes up for them.
         """
-        likely = self._remaining - self._unlikely
+        likely = (self._remaining - self._unlikely) | self._faded
+        uncertain = self._remaining | self._faded
         leading = leading_nodes(edge for edge in edges if not self._numbers.intersection(edge))
+        coarse = leading_nodes(edge for edge in edges if not (self._numbers | self._faded).intersection(edge))
         unlikely = leading_nodes(edge for edge in edges if not likely.intersection(edge))
         to_numbers = leading_nodes(
             edge
             for edge in edges
-            if not self._remaining.intersection(edge) and (edge[1] is not None or edge[0] in self._numbers)
+            if not uncertain.intersection(edge) and (edge[1] is not None or edge[0] in self._numbers)
         )
         return {
             number
             for number, node in origins
             if (node in unlikely and node in to_numbers and self._is_large(node))
-            or (node in leading and (self._has_arguments(node) or (self._is_replaced(node) and self._is_large(node))))
+            or (node in leading and self._has_arguments(node))
+            or (node in coarse and self._is_replaced(node) and self._is_large(node))
         }
 
     def _has_arguments(self, node: Node) -> bool:
@@ -98,6 +115,17 @@ class UncertainEnds:
 def _distance(pairs: Iterable[Pair]) -> float:
     """Return the largest relative distance of pairs that differ, 0.0 without any."""
     return max((pair.measure.rel_l2 for pair in pairs if pair.differs and pair.measure is not None), default=0.0)
+
+
+def _is_left(before: float, pairs: Iterable[Pair]) -> bool:
+    """Return True if a tensor that agrees is further off than rounding alone, and no nearer than what it is made of."""
+    for pair in pairs:
+        kind = float_kind(pair.record.dtype or "")
+        if kind is None or pair.measure is None or pair.verdict != "noise" or not pair.has_one_shape:
+            continue
+        if before > 0 and pair.measure.rel_l2 > max(before / _TIMES_NEARER, _UNITS * kind.unit):
+            return True
+    return False
 
 
 def _ends_in_number(differing: Differing) -> bool:

@@ -89,7 +89,7 @@ class Divergence:
         shards: Optional[Portions] = None,
         types: Optional[Types] = None,
         stretches: Optional[Mapping[tuple[int, int], Stretch]] = None,
-        wiring: Optional[Wiring] = None,
+        sources: Optional[Wiring] = None,
     ) -> None:
         """Begin a step. Storages are numbered anew in each step.
 
@@ -101,10 +101,12 @@ class Divergence:
                    and of its views
         spread     the same step in a second run of the reference: it shows how much two runs differ
         stretches  the stretch of each operator without a partner, see `stretches_of`
-        wiring     the sources of all inputs
+        sources    the sources of all inputs
         shards     the tensors of other ranks, if the ranks of one side have parts of the tensors of the other side
         """
         state = self._state
+        # Ranks that have parts run other operators than one rank, so most sources differ with good reason.
+        wiring = sources if shards is None else None
         if wiring is not None and wiring.partners[0]:
             for draft in self._last_updates:
                 draft.hidden = False
@@ -127,7 +129,7 @@ class Divergence:
         self._wiring = state.wiring = wiring
         #: Identities of pairs that differ, although everything that is computed from them agrees.
         self._ending: set[int] = set()
-        self._inputs = InputJudge(state, reference, wiring)
+        self._inputs = InputJudge(state, reference, wiring, sources)
         self._entry = StretchEntry(state, wiring, self._inputs, self._last_updates, by_tokens=self._by_tokens)
         self._updates = UpdateJudge(state, *(() if wiring is None else wiring.operators))
         self._calls = ApiCalls()
@@ -334,8 +336,13 @@ class Divergence:
                 self._rebuilt.setdefault(name, Rebuilt(name, 0, 0))
         # Origins of earlier steps, whose differences reach no result, may explain differences of this step too.
         ended = {number for number in ending | causes if state.drafts[number].reaches_results is False}
+        # So may origins that are not reported, because tensors computed from them agree.
+        drafts = {number: state.drafts[number] for number in causes}
+        ended |= {number for number, draft in drafts.items() if not draft.is_reported or draft.is_disproved}
         for position, differing in self._differing.items():
-            if ending and not self._by_tokens and position not in leading and differing.causes <= ended:
+            # The input of an operator that reads only a shape has no cause that could end.
+            has_ended = bool(differing.causes or ending) and differing.causes <= ended
+            if not self._by_tokens and position not in leading and has_ended:
                 self._ending.update(map(id, (*differing.inputs, *differing.outputs)))
 
     def _add_ending(self, ended: set[OriginNumber]) -> None:
@@ -399,9 +406,10 @@ class Divergence:
             pair.verdict for pair in outputs if pair.record.io != "input" and math.prod(pair.record.shape or ()) > 1
         ]
         agree = bool(results) and all(verdict in ("equal", "noise") for verdict in results)
+        is_proven = operators.proves_border(outputs)
         for border in operators.borders:
             if not agree or border.is_update:
-                leave(state, border)
+                leave(state, border, is_proven=is_proven)
                 for draft in state.drafts.of(border.causes if border.is_update else ()):
                     draft.is_proven = True
                 for stretch in border.stretches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import Optional
 
@@ -119,9 +119,11 @@ class Wiring:
         if roots[0] is None or roots[1] is None:
             return False, []
         if roots[0].position == roots[1].position == OUTSIDE:
-            parameters = self._parameters(a, b)
+            parameters, holder = self._parameters(a, b), self._holder_of(a, b)
+            if parameters is None and holder is not None and not a.parameter:
+                parameters = holder, b.parameter or ""
             if parameters is None:
-                return False, [NOT_WRITTEN]
+                return False, [NOT_WRITTEN, *([] if holder is None else [f"it has the elements of {holder}"])]
             return True, [f"reads {parameters[0]} here, {parameters[1]} in the reference"]
         names = [self._name(side, source) for side, source in enumerate(sources) if source is not None]
         if self.partners[0].get(roots[0].position) == roots[1].position and roots[0].output == roots[1].output:
@@ -131,6 +133,19 @@ class Wiring:
                 return True, [f"reads {names[0]} with its rows or axes in another order than in the reference"]
             return False, [f"made by {names[0]}, and {CHANGED}"]
         return True, [f"reads {names[0]} here, {names[1]} in the reference"]
+
+    def update_between(self, match: Match, a: Record, b: Record) -> list[str]:
+        """Return the evidence that one side reads a parameter before an update, and the other one after it; else []."""
+        sources = self._source(0, match.actual, a), self._source(1, match.reference, b)
+        positions = [source.root.position for source in sources if source is not None and source.root is not None]
+        name = self.parameter(a)
+        is_of_both = name == self.parameter(b, 1) and bool(name) and not name.endswith(_GRADIENT)
+        updates = [(side, position) for side, position in enumerate(positions) if position != OUTSIDE]
+        if not is_of_both or len(positions) < 2 or len(updates) != 1:
+            return []
+        [(side, position)] = updates
+        times = ("after", "before") if side == 0 else ("before", "after")
+        return [f"reads {name} {times[0]} {self.operators[side][position].label} here, {times[1]} it in the reference"]
 
     def _has_elements_of(self, side: int, root: Made, record: Record) -> bool:
         """Return True if a tensor has all elements of the tensor that it is a view of, in any order.
@@ -176,6 +191,24 @@ class Wiring:
             return None
         is_of_both = name_a in self._names[1].values() and name_b in self._names[0].values()
         return (name_a, name_b) if is_of_both else None
+
+    def _holder_of(self, a: Record, b: Record) -> Optional[str]:
+        """Return the name of the only parameter of the reference with the elements of another one of actual.
+
+        Actual may have no names, and read a wrong weight, or its weights may have been loaded into wrong modules.
+        """
+        holders = self._named_contents.get(a.content, set()) if b.parameter else set()
+        return None if len(holders) != 1 or b.parameter in holders else next(iter(holders))
+
+    @cached_property
+    def _named_contents(self) -> dict[Hashable, set[str]]:
+        """By content: the names of the parameters of the reference that have it."""
+        contents: dict[Hashable, set[str]] = {}
+        for operator in self.operators[1]:
+            for record in operator.inputs:
+                if record.parameter and record.content is not None:
+                    contents.setdefault(record.content, set()).add(record.parameter)
+        return contents
 
     def states_written(self, side: int, operators: Sequence[Operator]) -> list[Record]:
         """Return the last values of the `changed_states`."""

@@ -14,7 +14,8 @@ __all__ = ["is_no_value", "statistics_of"]
 
 def is_no_value(record: Record) -> bool:
     """Return True if the record stands for no value of the program: no tensor, or uninitialised memory."""
-    return bool(record.attrs.get("no_tensor")) or record.attrs.get("skipped") in NO_VALUES
+    attrs = record.attrs
+    return bool(attrs.get("no_tensor")) or attrs.get("skipped") in NO_VALUES
 
 
 def statistics_of(record: Record) -> Optional[Statistics]:

@@ -68,6 +68,13 @@ class DifferingArgument(NamedTuple):
         return self.name in _AXES
 
     @property
+    def is_integer(self) -> bool:
+        """True if both values are integers, lists of them, or not given."""
+        sides = (side if isinstance(side, list) else [side] for side in (self.actual, self.reference))
+        values = [value for side in sides for value in side]
+        return all(value is None or (isinstance(value, int) and not isinstance(value, bool)) for value in values)
+
+    @property
     def is_rounding(self) -> bool:
         """Return True if both values are floats, and earlier rounding may explain their difference."""
         if not isinstance(self.actual, float) or not isinstance(self.reference, float):

@@ -216,6 +216,7 @@ def operator_class(op_type: str) -> str:
     return name.rstrip("_") or name
 
 
+@functools.lru_cache(maxsize=4096)
 def writes(op_type: str) -> bool:
     """Return True if the name of an operator says that it writes to the memory of its inputs."""
     name = op_type.rpartition("::")[2].split(".")[0]

@@ -6,6 +6,7 @@ Source: the schemas of PyTorch 2.13 (`c10d/Ops.cpp`, FSDP2). In operators of c10
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from ascend_dump.dump_format import OVERWRITES_FIRST
@@ -15,13 +16,19 @@ if TYPE_CHECKING:
 
     from ascend_dump.reading import Record
 
-__all__ = ["is_unread", "unread_rows"]
+__all__ = ["has_unread_inputs", "is_unread", "unread_rows"]
 
 _COLLECTIVES, _WRITTEN = "c10d::", "output"
 #: An operator of FSDP2, and the argument into which it copies the part of this rank.
 _GATHERS, _GATHERED = "fsdp::all_gather_copy_in", "all_gather_output"
 #: An operator that copies a list of tensors, and the argument into which it copies them.
 _COPIES, _COPIED = "aten::_foreach_copy_", "self"
+
+
+@functools.lru_cache(maxsize=4096)
+def has_unread_inputs(op_type: str) -> bool:
+    """Return True if `is_unread` is true of some input of operators of this type."""
+    return op_type in OVERWRITES_FIRST or op_type.startswith(_COLLECTIVES) or op_type in (_COPIES, _GATHERS)
 
 
 def is_unread(record: Record) -> bool:

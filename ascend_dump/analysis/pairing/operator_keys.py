@@ -10,11 +10,11 @@ from typing import Callable, Optional
 from ascend_dump.analysis.numerics.device_formats import shape_in_model
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.numerics.valueless import is_no_value
-from ascend_dump.analysis.operators.arguments import in_any_order
+from ascend_dump.analysis.operators.arguments import arguments_of, in_any_order
 from ascend_dump.analysis.operators.names import is_source
 from ascend_dump.analysis.operators.next_request import is_of_module, is_update
-from ascend_dump.analysis.operators.operator import Operator, module_of
-from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.operators.operator import Operator, module_of, storage_of
+from ascend_dump.analysis.operators.properties import operator_class, writes
 from ascend_dump.analysis.pairing.weak_pairs import computes
 from ascend_dump.dump_format import Placement
 from ascend_dump.reading import Record
@@ -31,6 +31,7 @@ __all__ = [
     "is_same",
     "keys_in_gaps",
     "keys_of_placements",
+    "keys_of_viewed_parameters",
     "kind_of",
     "name_of_module",
     "place_of_call",
@@ -38,6 +39,7 @@ __all__ = [
 
 #: Returns the key of an operator; None if it has none.
 Key = Callable[[Operator], Optional[Hashable]]
+_CONVOLUTIONS = frozenset({"convolution", "_convolution", "convolution_backward"})
 
 
 def called_as_often(*sides: Sequence[Operator]) -> tuple[list[Operator], list[Operator]]:
@@ -102,6 +104,32 @@ def keys_of_placements(*sides: Sequence[Operator]) -> Sequence[tuple[Key, str, f
     return ((key, "place", 0.9),)
 
 
+def keys_of_viewed_parameters(*sides: Sequence[Operator]) -> Sequence[tuple[Key, str, float]]:
+    """Return the key of operators that write by a view of a parameter, such as those of averages of weights.
+
+    A view has no name itself. Memory with several parameters gives none.
+    """
+    parameter_of: dict[int, str] = {}
+    for operators in sides:
+        names: dict[int, set[str]] = {}
+        for record in (record for operator in operators for record in operator.records if record.parameter):
+            names.setdefault((storage_of(record) or (-1,))[0], set()).add(record.parameter or "")
+        for operator in operators:
+            if operator.module or operator.phase != "other" or not writes(operator.op_type):
+                continue
+            memory = [names.get((storage_of(record) or (-1,))[0], set()) for record in operator.inputs]
+            viewed = [name for names_there in memory if len(names_there) == 1 for name in names_there]
+            if len(viewed) == 1 and not any(record.parameter for record in operator.records):
+                parameter_of[id(operator)] = viewed[0]
+
+    def key(operator: Operator) -> Optional[Hashable]:
+        name = parameter_of.get(id(operator), "")
+        is_weight = name and " of " not in name and not name.endswith(".grad")
+        return (_place_and_line(operator), name, _shapes(operator)) if is_weight else None
+
+    return ((key, "parameter", 0.9),)
+
+
 def _whole_shape(record: Record) -> Optional[tuple[int, ...]]:
     placement = Placement.of(record.attrs)
     return None if placement is None else placement.shape
@@ -136,8 +164,15 @@ def _has_same_value(a: Record, b: Record) -> bool:
 
 
 def _class(operator: Operator) -> Hashable:
-    """Return the class of an operator, with the kernel's name for a kernel, so that it differs from its API call."""
+    """Return the class of an operator, with the kernel's name for a kernel, so that it differs from its API call.
+
+    A transposed convolution is another operator than a convolution.
+    """
     name = operator_class(operator.op_type)
+    if name in _CONVOLUTIONS:
+        arguments = arguments_of(operator)
+        if arguments is not None and arguments.values.get("transposed"):
+            name += " transposed"
     return name if operator.kernel is None else (name, operator.kernel)
 
 

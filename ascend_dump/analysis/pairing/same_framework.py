@@ -23,6 +23,7 @@ from ascend_dump.analysis.pairing.operator_keys import (
     is_same,
     keys_in_gaps,
     keys_of_placements,
+    keys_of_viewed_parameters,
     kind_of,
     name_of_module,
     place_of_call,
@@ -91,6 +92,7 @@ def align(
         _sequence(gap_a, gap_b, keys, matches)
     if parts:
         matches = _without_other_names(actual, reference, matches)
+        _unordered(actual, reference, keys_of_viewed_parameters(actual, reference), matches)
     matches = [match for match in matches if (match.actual.op_name, match.reference.op_name) not in apart]
     _unordered(free_a, free_b, KEYS_ANYWHERE, matches)
     matches = _in_one_order(flows, _settled(flows, matches))

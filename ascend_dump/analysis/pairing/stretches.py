@@ -10,16 +10,20 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
-from ascend_dump.analysis.numerics.float_types import is_float_tensor
+from ascend_dump.analysis.numerics.float_types import float_kind, is_float_tensor
+from ascend_dump.analysis.numerics.other_layouts import have_other_elements
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, common_module, storage_of
-from ascend_dump.analysis.operators.properties import RANDOM, operator_class
+from ascend_dump.analysis.operators.properties import PRODUCTS, RANDOM, operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import DataFlow, Flows, has_storages
 from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.analysis.pairing.weak_pairs import Node, Partners, computes, exits, stored_names, unpaired_components
 from ascend_dump.reading import Record
 
 __all__ = ["Stretch", "stretches_of"]
+
+#: Operators that multiply a tensor by weights.
+_PRODUCTS = frozenset(PRODUCTS) | {"convolution"}
 
 
 @dataclass
@@ -74,14 +78,19 @@ class Stretch:
         """The phases of the operators."""
         return {operator.phase for side in self.operators for operator in side}
 
-    def leading_to(self, tensors: Collection[int], flows: Flows) -> Stretch:
+    def leading_to(self, tensors: Collection[int], flows: Flows, *, ends: Collection[int] = ()) -> Stretch:
         """Return the operators from which tensors are computed.
 
-        tensors: the identities of inputs of paired operators, or of outputs of the stretch, of both sides
+        tensors  the identities of inputs of paired operators, or of outputs of the stretch, of both sides
+        ends     the identities of outputs of the stretch: operators that lead to them only are left out
         """
         leading: tuple[list[Operator], list[Operator]] = ([], [])
         for side, flow in enumerate(flows):
-            inside = {operator.position: operator for operator in self.operators[side]}
+            inside = {
+                operator.position: operator
+                for operator in self.operators[side]
+                if not any(id(record) in ends for record in operator.outputs)
+            }
             waiting = [source for sources in flow.sources for source in sources if id(source.record) in tensors]
             before = {
                 position
@@ -136,6 +145,28 @@ class Stretch:
             for side, extra_types in zip(self.operators, extra)
         )
         return Stretch((here, there), modules=self.modules)
+
+    def to_first_product(self, flows: Flows) -> Stretch:
+        """Return the operators that lead to the first product which differs on both sides; all if there is none.
+
+        Operators behind it are no cause, whatever one side lacks there. Both sides run equally many products of its
+        type and shape. Its elements differ in any order: right programs may have weights in another order.
+        """
+        for actual, reference in self._common_products():
+            if have_other_elements(actual.outputs[0], reference.outputs[0]):
+                return self.leading_to({id(actual.outputs[0]), id(reference.outputs[0])}, flows)
+        return self
+
+    def _common_products(self) -> list[tuple[Operator, Operator]]:
+        """Return the products of a type and shape of which both sides have equally many, in pairs by their order."""
+        groups: dict[Hashable, tuple[list[Operator], list[Operator]]] = {}
+        for side, operators in enumerate(self.operators):
+            for operator in operators:
+                if operator_class(operator.op_type) in _PRODUCTS and operator.outputs:
+                    key = operator.op_type, operator.outputs[0].shape, operator.phase
+                    groups.setdefault(key, ([], []))[side].append(operator)
+        pairs = [pair for here, there in groups.values() if len(here) == len(there) for pair in zip(here, there)]
+        return sorted(pairs, key=lambda pair: pair[1].position)
 
     def makers(self, *outputs: Record) -> list[tuple[Operator, Record]]:
         """Return the operators of the stretch that made these outputs, each with its output."""
@@ -222,6 +253,32 @@ def _results(flows: Flows, partners: Partners) -> Iterator[tuple[Node, Node, tup
         if len(results_a) == len(results_b):
             for (position_a, a), (position_b, b) in zip(results_a, results_b):
                 yield (0, position_a), (1, position_b), (a, b)
+    yield from _losses(flows, results)
+
+
+def _losses(flows: Flows, results: Sequence[_Results]) -> Iterator[tuple[Node, Node, tuple[Record, Record]]]:
+    """Yield the only number of each side that no operator reads, if one side makes it in a module and the other not.
+
+    A loss may be computed by a module, or by functions. Numbers that are updated in place are states.
+    """
+    numbers = []
+    for flow, of_side in zip(flows, results):
+        own = [
+            (key, position, record)
+            for key, outputs in of_side.items()
+            for position, record in outputs
+            if key in (_loss_key("forward"), _loss_key("other")) and not writes(flow.operators[position].op_type)
+        ]
+        if len(own) != 1:
+            return
+        numbers += own
+    (key_a, position_a, a), (key_b, position_b, b) = numbers
+    if key_a != key_b:
+        yield (0, position_a), (1, position_b), (a, b)
+
+
+def _loss_key(phase: str) -> Hashable:
+    return (phase, (), "float")
 
 
 _Results = dict[Hashable, list[tuple[int, Record]]]
@@ -298,7 +355,8 @@ def _add_states(flows: Flows, partners: Partners, stretches: dict[Node, Stretch]
 def _add_unread(flow: DataFlow, partners: dict[int, int], results: _Results) -> None:
     """Add the outputs that no operator of the same pass reads.
 
-    Their key is the parameter in their memory; if there is none, their phase and shape. Order is no evidence for
+    Their key is the parameter in their memory; if there is none, their phase, shape and type: a flag is no other form
+    of a loss. Types of floating-point numbers are one, because programs round differently. Order is no evidence for
     parameters: ranks that update different parameters, and send them to each other, do so in another order than one
     rank.
     """
@@ -316,7 +374,9 @@ def _add_unread(flow: DataFlow, partners: dict[int, int], results: _Results) -> 
         if operator.outputs and not any(_continues(operator, reader) for reader in readers):
             record = operator.outputs[0]
             parameter = parameters.get(record.attrs.get("storage", -2))
-            key: Hashable = (operator.phase, record.shape) if parameter is None else ("memory", parameter, record.shape)
+            kind = "float" if float_kind(record.dtype or "") is not None else record.dtype
+            own = (operator.phase, record.shape, kind)
+            key: Hashable = own if parameter is None else ("memory", parameter, record.shape)
             results.setdefault(key, []).append((position, record))
 
 

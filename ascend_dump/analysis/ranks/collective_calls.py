@@ -105,13 +105,15 @@ class CallBook:
             return
         self.ranks.add(first.rank)
         self._runs.add((first.rank, first.run))
-        number = first.execution[-1]
-        if not isinstance(number, int):
+        number = first.nth
+        if number is None:
             return
         rank_and_step = (first.rank, first.step)
         # An asynchronous call is in the dump after the operators that ran until its outputs were complete. These
         # operators have higher numbers than the call.
-        last = self._last[rank_and_step] = max(number, self._last.get(rank_and_step, -1))
+        last = self._last.get(rank_and_step, -1)
+        if number > last:
+            last = self._last[rank_and_step] = number
         call_and_group = collective_of(first)
         if call_and_group is None:
             return

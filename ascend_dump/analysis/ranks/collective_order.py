@@ -12,6 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.ranks.collective_calls import CallBook, CallPart, operator_key
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import RankRun, launches
@@ -58,26 +59,27 @@ class CollectiveOrder:
         #: By rank and run: the first content of each parameter.
         self._parameters: dict[RankRun, dict[str, Hashable]] = {}
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
-        first = members[0]
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator."""
+        first = run.first
         if first.rank is None or first.error is not None:
             return
-        run = (first.rank, first.run)
+        rank = (first.rank, first.run)
         step = -1 if first.step is None else first.step
-        self._begun[run] = min(step, self._begun.get(run, step))
-        last = self._last.get(run)
+        if step < self._begun.get(rank, step + 1):
+            self._begun[rank] = step
+        last = self._last.get(rank)
         if last is None or _moment(last) <= _moment(first):
-            self._last[run] = first
-        if run not in self._has_outputs and any(record.io == "output" for record in members):
-            self._has_outputs.add(run)
-        parameters = self._parameters.setdefault(run, {})
-        for record in members:
-            name = record.parameter
-            if name and name not in parameters and not name.endswith(_GRADIENT) and " of " not in name:
-                parameters[name] = content_of_record(record)
-        if "c10d" in first.op_type:
-            self._book.look_at(members)
+            self._last[rank] = first
+        if run.outputs:
+            self._has_outputs.add(rank)
+        if run.is_named:
+            parameters = self._parameters.setdefault(rank, {})
+            for record, _, name in run.tensors:
+                if name and name not in parameters and not name.endswith(_GRADIENT) and " of " not in name:
+                    parameters[name] = content_of_record(record)
+        if run.is_collective:
+            self._book.look_at(run.records)
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first deviation of each group in which a rank waits. Groups that wait for these are left out."""
@@ -146,7 +148,7 @@ class CollectiveOrder:
         """Return True if the parameters of these gradients began equal on all ranks, so that they are one parameter."""
         names = {(part.first.parameter or "").removesuffix(_GRADIENT) for part in parts}
         for name in names:
-            contents = {self._parameters[part.rank, part.first.run].get(name) for part in parts}
+            contents = {self._parameters.get((part.rank, part.first.run), {}).get(name) for part in parts}
             if len(contents) != 1 or None in contents:
                 return False
         return True

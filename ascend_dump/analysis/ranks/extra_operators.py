@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.operators.memory_writes import MemoryWrites
 from ascend_dump.analysis.operators.names import is_source, is_view
+from ascend_dump.analysis.operators.operator_run import OperatorRun, RunTensor
 from ascend_dump.analysis.operators.properties import operator_class
-from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.reading import Record
@@ -26,8 +27,6 @@ __all__ = ["ExtraOperators"]
 
 #: The producer of an input that no recorded operator wrote.
 _UNKNOWN = ("unknown",)
-#: Maximum number of earlier writes to parts of one memory that are kept.
-_MOST_WRITES = 256
 #: Maximum number of results of a site that are kept.
 _MOST_RESULTS = 256
 #: Maximum number of steps whose writes are kept: a call that returns nothing on its rank, such as a gather, may be in
@@ -61,31 +60,61 @@ class _SiteTensor(NamedTuple):
         return self == (other if is_named else other._replace(parameter=self.parameter))
 
 
-class _CodeSite(NamedTuple):
-    """An operator at a line of the program, identified alike on all ranks. tensors: its parameters and shapes."""
+class _CodeSite:
+    """An operator at a line of the program, identified alike on all ranks. tensors: its parameters and shapes.
 
-    op_type: str
-    source: str
-    module: str
-    phase: str
-    tensors: tuple[_SiteTensor, ...]
+    `_Sites` has one object for each, so sites are equal only if they are the same object.
+    """
+
+    __slots__ = ("module", "op_type", "phase", "source", "tensors")
+
+    def __init__(self, first: Record, tensors: tuple[_SiteTensor, ...]) -> None:
+        self.op_type = first.op_type
+        self.source = first.source or ""
+        self.module = first.module or ""
+        self.phase = first.phase or ""
+        self.tensors = tensors
+
+    @property
+    def call(self) -> Hashable:
+        """A key that is the same for all tensors."""
+        return self.op_type, self.source, self.module, self.phase
 
 
-class _ElementsWritten(NamedTuple):
-    """A write of the elements [begin, end) of a memory. number: that of the operator in its step"""
-
-    begin: int
-    end: int
-    site: Hashable
-    number: int
-
-
-class _StepWrites:
-    """The last writes of a step by storage number, and its parameters by name."""
+class _Sites:
+    """The sites of all ranks."""
 
     def __init__(self) -> None:
-        self.writers: dict[int, list[_ElementsWritten]] = {}
+        self._sites: dict[Hashable, _CodeSite] = {}
+
+    def of(self, run: OperatorRun) -> _CodeSite:
+        """Return the site of an operator."""
+        first = run.first
+        tensors = [(record.io, record.index, name, record.shape) for record, _, name in run.tensors]
+        key = (first.op_type, first.source or "", first.module or "", first.phase or "", *tensors)
+        site = self._sites.get(key)
+        if site is None:
+            named = (_SiteTensor(io, index, name or None, shape) for io, index, name, shape in tensors)
+            site = self._sites[key] = _CodeSite(first, tuple(named))
+        return site
+
+
+class _StepWrites(MemoryWrites):
+    """The last writes of a step, and its parameters by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.parameters: dict[str, Record] = {}
+
+    def producer_of(self, tensor: RunTensor, number: int) -> Hashable:
+        """Return the last site that wrote a tensor before an operator, or the parameter that it is.
+
+        number: that of the operator in its step
+        """
+        site = self.writer_of(tensor.record, tensor.storage, number)
+        if site is not None:
+            return site
+        return ("parameter", tensor.name) if tensor.name else _UNKNOWN
 
 
 class _SiteInputs:
@@ -105,97 +134,62 @@ class _SiteInputs:
 class _RankProgram:
     """The data flow between the sites of one rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, sites: _Sites) -> None:
         self.nodes: dict[Hashable, _SiteInputs] = {}
         self.lines: set[str] = set()
         self.has_messages = False
+        self._sites = sites
         self._steps: dict[Optional[int], _StepWrites] = {}
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        first = members[0]
-        if first.step not in self._steps:
+    def look_at(self, run: OperatorRun) -> None:
+        first = run.first
+        step = self._steps.get(first.step)
+        if step is None:
             if len(self._steps) == _MOST_STEPS:
                 self._end_step(next(iter(self._steps)))
-            self._steps[first.step] = _StepWrites()
-        parameters = self._steps[first.step].parameters
-        if first.op_type.startswith(("c10d::send", "c10d::recv")):
+            step = self._steps[first.step] = _StepWrites()
+        if run.is_collective and first.op_type.startswith(("c10d::send", "c10d::recv")):
             self.has_messages = True
         if first.source:
             self.lines.add(first.source)
-        names = [record.parameter for record in members]
-        for name, record in zip(names, members):
-            if name and " of " not in name and not name.endswith(".grad"):
-                parameters.setdefault(name, record)
+        if run.is_named:
+            for record, _, name in run.tensors:
+                if name and " of " not in name and not name.endswith(".grad"):
+                    step.parameters.setdefault(name, record)
         if _is_view(first.op_type):
-            self._add_copy(members)
+            _add_copy(run, step)
             return
-        tensors = tuple(
-            _SiteTensor(record.io, record.index, name, record.shape) for name, record in zip(names, members)
-        )
-        site = _CodeSite(first.op_type, first.source or "", first.module or "", first.phase or "", tensors)
+        site = self._sites.of(run)
         node = self.nodes.get(site)
         if node is None:
             node = self.nodes[site] = _SiteInputs(first)
-        for record in members:
-            if record.io == "input" and not is_unread(record):
-                node.producers.setdefault(record.index or 0, set()).add(self._producer_of(record))
-        for record in members:
-            if record.io == "output":
-                self._add_write(record, site)
-                content = record.content if first.phase == "other" and len(node.results) < _MOST_RESULTS else None
+        for tensor in run.read_inputs:
+            position = tensor.record.index or 0
+            producers = node.producers.get(position)
+            if producers is None:
+                producers = node.producers[position] = set()
+            producers.add(step.producer_of(tensor, run.number))
+        for record, storage, _ in run.outputs:
+            if storage >= 0:
+                step.add_write(record, storage, site, run.number)
+            if first.phase == "other" and len(node.results) < _MOST_RESULTS:
+                content = record.content
                 if content is not None:
                     node.results.add((record.step, content))
-
-    def _add_copy(self, members: Sequence[Record]) -> None:
-        """Note a view, or a copy such as `clone`: who reads its result reads what wrote its input."""
-        source = next((record for record in members if record.io == "input"), None)
-        if source is None:
-            return
-        for record in members:
-            if record.io == "output" and record.attrs.get("storage") != source.attrs.get("storage"):
-                self._add_write(record, self._producer_of(source))
-
-    def _add_write(self, record: Record, site: Hashable) -> None:
-        storage = record.attrs.get("storage", -1)
-        if storage >= 0:
-            writers = self._steps[record.step].writers
-            write = _ElementsWritten(*_range_of(record), site, _number_of(record))
-            earlier = writers.get(storage, [])
-            kept = [one for one in earlier if one.begin < write.begin or one.end > write.end]
-            writers[storage] = [*kept[-_MOST_WRITES:], write]
-
-    def _producer_of(self, record: Record) -> Hashable:
-        """Return the last site that wrote a tensor in this step, or the parameter that it is."""
-        site = self._writer_of(record, before=_number_of(record))
-        if site is not None:
-            return site
-        return _UNKNOWN if record.parameter is None else ("parameter", record.parameter)
-
-    def _writer_of(self, record: Record, before: Optional[int] = None) -> Optional[Hashable]:
-        """Return the last site that wrote a part of a tensor in its step.
-
-        before: the number of an operator, at or before which it was written; None for all
-        """
-        writes = self._steps[record.step].writers.get(record.attrs.get("storage", -1))
-        if not writes:
-            return None
-        begin, end = _range_of(record)
-        overlapping = (write for write in reversed(writes) if write.begin < end and begin < write.end)
-        return next((write.site for write in overlapping if before is None or write.number <= before), None)
 
     def end_steps(self) -> None:
         """End all steps."""
         for step in [*self._steps]:
             self._end_step(step)
 
-    def _end_step(self, step: Optional[int]) -> None:
+    def _end_step(self, number: Optional[int]) -> None:
         """End a step: note the last writers of the parameters, which the next step reads."""
-        for record in self._steps[step].parameters.values():
-            writer = self._writer_of(record)
+        step = self._steps.pop(number)
+        for record in step.parameters.values():
+            writer = step.writer_of(record, record.attrs.get("storage", -1))
             if writer is not None:
                 node = self.nodes.setdefault(("parameter", record.parameter), _SiteInputs(record))
                 node.producers.setdefault(0, set()).add(writer)
-        del self._steps[step]
 
     def first_of(self, line: str) -> Record:
         """Return the first record at a line of the program."""
@@ -227,8 +221,8 @@ class _RankProgram:
         """Return True if extra operators write what was there before in the step, as after an evaluation."""
         written = set[Hashable]().union(*(self.nodes[detour.extra].results for detour in detours))
         # The names of a site's tensors may be known in some steps only.
-        lines = {detour.source[:-1] for detour in detours if isinstance(detour.source, _CodeSite)}
-        sources = (node for site, node in self.nodes.items() if isinstance(site, _CodeSite) and site[:-1] in lines)
+        calls = {detour.source.call for detour in detours if isinstance(detour.source, _CodeSite)}
+        sources = (node for site, node in self.nodes.items() if isinstance(site, _CodeSite) and site.call in calls)
         before = set[Hashable]().union(*(source.results for source in sources))
         return bool(written) and written <= before
 
@@ -244,12 +238,17 @@ class ExtraOperators:
     def __init__(self, most: float) -> None:
         self._most = most
         self._programs: dict[RankRun, _RankProgram] = {}
+        self._sites = _Sites()
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
-        first = members[0]
-        if first.rank is not None and first.error is None:
-            self._programs.setdefault((first.rank, first.run), _RankProgram()).look_at(members)
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator."""
+        first = run.first
+        if first.rank is None or first.error is not None:
+            return
+        program = self._programs.get((first.rank, first.run))
+        if program is None:
+            program = self._programs[first.rank, first.run] = _RankProgram(self._sites)
+        program.look_at(run)
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield each line that only some ranks run, at its first operator or at the reader of a rank that lacks it.
@@ -388,21 +387,9 @@ def _number_of(record: Record) -> int:
     return int(record.attrs.get("seq") or 0)
 
 
-def _range_of(record: Record) -> tuple[int, int]:
-    """Return the first element of a tensor in its memory, and the one after its last."""
-    attrs = record.attrs
-    begin = attrs.get("storage_offset") or 0
-    return begin, begin + _extent(record.shape or (), tuple(attrs.get("stride") or ()))
-
-
-@functools.lru_cache(maxsize=4096)
-def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides) if size > 1)
-
-
 def _is_same_site(site: Hashable, other: Hashable) -> bool:
     """Return True if sites are equal, apart from the names of parameters that are known in some steps only."""
-    if not (isinstance(site, _CodeSite) and isinstance(other, _CodeSite)) or site[:-1] != other[:-1]:
+    if not (isinstance(site, _CodeSite) and isinstance(other, _CodeSite)) or site.call != other.call:
         return site == other
     pairs = zip(site.tensors, other.tensors)
     return len(site.tensors) == len(other.tensors) and all(tensor.is_same(other) for tensor, other in pairs)
@@ -412,7 +399,16 @@ def _without_shapes(site: Hashable) -> Hashable:
     """Return a site that is the same for batches of other sizes."""
     if not isinstance(site, _CodeSite):
         return site
-    return site._replace(tensors=tuple(tensor._replace(shape=None) for tensor in site.tensors))
+    return site.call, tuple(tensor._replace(shape=None) for tensor in site.tensors)
+
+
+def _add_copy(run: OperatorRun, step: _StepWrites) -> None:
+    """Note a view, or a copy such as `clone`: who reads its result reads what wrote its input."""
+    if run.inputs:
+        source = run.inputs[0]
+        for record, storage, _ in run.outputs:
+            if storage >= 0 and storage != source.storage:
+                step.add_write(record, storage, step.producer_of(source, run.number), run.number)
 
 
 def _call(site: Hashable) -> Hashable:

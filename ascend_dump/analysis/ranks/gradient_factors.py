@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.operators.collectives import collective_of
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import RankRun, launches, ranks_of_launches
@@ -67,30 +68,33 @@ class _SummedCopies:
         self._sums: dict[int, tuple[Record, tuple[int, ...]]] = {}
         self._names: dict[int, str] = {}
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        first = members[0]
+    def look_at(self, run: OperatorRun) -> None:
+        first = run.first
         if first.step != self._step:
             if self.copied:
                 return
             self._step, self._sums, self._names = first.step, {}, {}
-        for record in members:
-            if record.parameter and " of " not in record.parameter:
-                self._names.setdefault(_storage(record), record.parameter)
-        outputs = [record for record in members if record.io == "output"]
-        found = collective_of(first)
+        if run.is_named:
+            for _, storage, name in run.tensors:
+                if name and " of " not in name:
+                    self._names.setdefault(storage, name)
+        found = collective_of(first) if run.is_collective else None
         if found is not None:
-            for record in outputs if found[0].kind == "all_reduce" else ():
-                self._sums[_storage(record)] = record, found[1]
+            if found[0].kind == "all_reduce":
+                self._sums.update((storage, (record, found[1])) for record, storage, _ in run.outputs)
             return
-        read = [record for record in members if record.io == "input" and _storage(record) in self._sums]
+        if not self._sums:
+            return
         name = operator_class(first.op_type)
-        if name == "copy" and outputs and read and _storage(outputs[0]) in self._names:
-            sums, ranks = self._sums[_storage(read[-1])]
-            call = _SumCall(self._names[_storage(outputs[0])], sums.source, ranks)
-            self.copied.setdefault(call, _GradientReads(sums, read[-1]))
+        read = [tensor for tensor in run.inputs if tensor.storage in self._sums]
+        if name == "copy" and run.outputs and read and run.outputs[0].storage in self._names:
+            last, storage, _ = read[-1]
+            sums, ranks = self._sums[storage]
+            call = _SumCall(self._names[run.outputs[0].storage], sums.source, ranks)
+            self.copied.setdefault(call, _GradientReads(sums, last))
         elif name not in _SCALES:
-            for record in outputs:
-                self._sums.pop(_storage(record), None)
+            for _, storage, _ in run.outputs:
+                self._sums.pop(storage, None)
 
 
 class GradientFactors:
@@ -105,27 +109,31 @@ class GradientFactors:
         self._gradients: dict[tuple[RankRun, str], _GradientReads] = {}
         self._copies: dict[RankRun, _SummedCopies] = {}
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
-        first = members[0]
-        if first.phase == "other" and first.rank is not None:
-            self._copies.setdefault((first.rank, first.run), _SummedCopies()).look_at(members)
-        for record in members:
-            self._look_at_gradient(record)
-
-    def _look_at_gradient(self, record: Record) -> None:
-        name = record.parameter
-        if not name or record.io != "input" or record.rank is None or not name.endswith(_GRADIENT) or " of " in name:
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator."""
+        first = run.first
+        if first.rank is None:
             return
-        run = (record.rank, record.run)
-        if self._steps.setdefault(run, record.step) == record.step:
-            first, last = self._gradients.get((run, name)) or _GradientReads(record, record)
+        rank = (first.rank, first.run)
+        if first.phase == "other":
+            copies = self._copies.get(rank)
+            if copies is None:
+                copies = self._copies[rank] = _SummedCopies()
+            copies.look_at(run)
+        if run.is_named:
+            for record, _, name in run.inputs:
+                if name.endswith(_GRADIENT) and " of " not in name:
+                    self._look_at_gradient(record, name, rank)
+
+    def _look_at_gradient(self, record: Record, name: str, rank: RankRun) -> None:
+        if self._steps.setdefault(rank, record.step) == record.step:
+            first, last = self._gradients.get((rank, name)) or _GradientReads(record, record)
             # In the dump, asynchronous calls come after the operators that ran meanwhile. So sequence numbers are used.
             if _number(record) < _number(first):
                 first = record
             if _number(record) > _number(last):
                 last = record
-            self._gradients[run, name] = _GradientReads(first, last)
+            self._gradients[rank, name] = _GradientReads(first, last)
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield, per group of ranks and kind of fault, the first gradient with a wrong factor."""
@@ -169,10 +177,6 @@ class GradientFactors:
                     f"and {plural} {len(alike)} other parameters are {usual:.4g} times their sums"
                 )
                 yield RankFinding(record, text)
-
-
-def _storage(record: Record) -> int:
-    return int(record.attrs.get("storage", -1))
 
 
 def _number(record: Record) -> int:

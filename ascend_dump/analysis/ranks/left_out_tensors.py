@@ -17,8 +17,8 @@ import re
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Optional
 
+from ascend_dump.analysis.operators.operator_run import OperatorRun, RunTensor
 from ascend_dump.analysis.operators.properties import operator_class, writes
-from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.analysis.ranks.synchronised_gradients import FILLS, is_constant
@@ -57,31 +57,34 @@ class _RankUpdates:
         self._step: Optional[int] = None
         self.gradients = _RankGradients()
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        first = members[0]
+    def look_at(self, run: OperatorRun) -> None:
+        first = run.first
         step = _step_of(first)
         if first.phase == "other" and step < self.first_step + _MOST_STEPS:
-            self.gradients.look_at(members)
+            self.gradients.look_at(run)
         if step != self._step:
             self._step, self._names = step, {}
-        names = [self._name(record) for record in members]
         if first.phase == "forward":
-            self.read.update(names)
-        elif "c10d" in first.op_type:
-            self.received.update(record.parameter or "" for record in members if record.io == "output")
-        elif first.source and writes(first.op_type):
-            written = [record.parameter or "" for record in members if record.io == "output"]
-            is_placed = any("placement" in record.attrs for record in members)
-            if (any(names) or is_placed) and not any(name.endswith(_GRADIENT) for name in written):
+            self.read.update(map(self._name, run.tensors))
+        elif not run.is_collective and first.source and writes(first.op_type):
+            names = [self._name(tensor) for tensor in run.tensors]
+            is_of_gradient = any(name.endswith(_GRADIENT) for _, _, name in run.outputs)
+            is_update = any(names) or any("placement" in record.attrs for record in run.records)
+            if is_update and not is_of_gradient:
                 line = first.op_type, first.source
                 self.steps.setdefault(line, {}).setdefault(step, first)
-                for name, record in zip(names, members):
+                for name, (record, _, _) in zip(names, run.tensors):
                     if name:
                         self.lines.setdefault(line, {}).setdefault(name, record)
+        elif run.is_named:
+            for tensor in run.tensors:
+                self._name(tensor)
+            if run.is_collective:
+                self.received.update(name for _, _, name in run.outputs)
 
-    def _name(self, record: Record) -> str:
-        """Return the parameter that a record is, or to which a gradient or a state of an optimizer belongs."""
-        name, storage = record.parameter or "", record.attrs.get("storage", -1)
+    def _name(self, tensor: RunTensor) -> str:
+        """Return the parameter that a tensor is, or to which a gradient or a state of an optimizer belongs."""
+        _, storage, name = tensor
         if not name:
             return self._names.get(storage, "")
         if " of " not in name and not name.endswith(_GRADIENT):
@@ -104,15 +107,14 @@ class _RankGradients:
         self.changed: dict[tuple[str, str], dict[str, tuple[Record, Hashable]]] = {}
         self.updates: dict[tuple[str, Hashable], set[tuple[str, str]]] = {}
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        first = members[0]
-        if not first.source or "c10d" in first.op_type:
+    def look_at(self, run: OperatorRun) -> None:
+        first = run.first
+        if not run.is_named or not first.source or run.is_collective:
             return
         line = first.op_type, first.source
-        written = {record.parameter for record in members if record.io == "output"}
-        for record in members:
-            name = record.parameter or ""
-            if record.io != "input" or not name.endswith(_GRADIENT) or is_unread(record):
+        written = {name for _, _, name in run.outputs}
+        for record, _, name in run.read_inputs:
+            if not name.endswith(_GRADIENT):
                 continue
             self.names.add(name)
             if not writes(first.op_type) or first.op_type in FILLS:
@@ -124,7 +126,7 @@ class _RankGradients:
             if operator_class(first.op_type) in _SCALES:
                 names, numbers = self.scaled.setdefault(line, (set(), set()))
                 names.add(name)
-                numbers.add(_number(members))
+                numbers.add(_number(run))
 
 
 class LeftOutTensors:
@@ -133,14 +135,15 @@ class LeftOutTensors:
     def __init__(self) -> None:
         self._ranks: dict[RankRun, _RankUpdates] = {}
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
-        first = members[0]
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator."""
+        first = run.first
         if first.rank is not None:
             key = first.rank, first.run
-            if key not in self._ranks:
-                self._ranks[key] = _RankUpdates(_step_of(first))
-            self._ranks[key].look_at(members)
+            updates = self._ranks.get(key)
+            if updates is None:
+                updates = self._ranks[key] = _RankUpdates(_step_of(first))
+            updates.look_at(run)
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first line at which each rank leaves out an update."""
@@ -212,14 +215,14 @@ def _without_numbers(name: str) -> str:
     return _NUMBERS.sub("#", name)
 
 
-def _number(members: Sequence[Record]) -> Hashable:
+def _number(run: OperatorRun) -> Hashable:
     """Return the number by which an operator multiplies or divides, or the content of the tensor with it."""
-    scalars = [record for record in members if record.io == "input" and record.shape == ()]
+    scalars = [record for record, _, _ in run.inputs if record.shape == ()]
     if scalars:
         content: Hashable = content_of_record(scalars[0])
         return content
     try:
-        arguments = members[0].arguments
+        arguments = run.first.arguments
     except CorruptDump:
         return None
     values = arguments.values.values() if arguments is not None else ()

@@ -7,13 +7,13 @@ embeddings are left out, because ranks may divide them and exchange what they lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Optional
 
 from ascend_dump.analysis.operators.collectives import collective_of
 from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.ranks.launches import RankRun
-from ascend_dump.reading import Record
 
 __all__ = ["LocalLayers"]
 
@@ -43,30 +43,34 @@ class LocalLayers:
     def __init__(self) -> None:
         self._ranks: dict[RankRun, _RankLayers] = {}
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator. Only the forward pass counts."""
-        first = members[0]
-        if first.rank is None or first.phase != "forward":
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator of the forward pass."""
+        first = run.first
+        if first.rank is None:
             return
-        layers = self._ranks.setdefault((first.rank, first.run), _RankLayers())
+        layers = self._ranks.get((first.rank, first.run))
+        if layers is None:
+            layers = self._ranks[first.rank, first.run] = _RankLayers()
         if layers.step != first.step:
             layers.step, layers.names, layers.exchanged = first.step, {}, set()
-        inputs = [record for record in members if record.io == "input"]
-        outputs = {_storage(record) for record in members if record.io == "output"}
-        found = collective_of(first) if "c10d" in first.op_type else None
+        found = collective_of(first) if run.is_collective else None
         if found is not None:
             layers.kinds.add(found[0].kind)
-        is_exchanged = found is not None or any(_storage(record) in layers.exchanged for record in inputs)
+        inputs = {storage for _, storage, _ in run.inputs}
+        is_exchanged = found is not None or not layers.exchanged.isdisjoint(inputs)
+        outputs = {storage for _, storage, _ in run.outputs}
         if is_exchanged:
             layers.exchanged |= outputs
-        else:
+        elif layers.exchanged:
             layers.exchanged -= outputs
-        layers.names.update((_storage(record), record.parameter) for record in inputs if record.parameter)
+        if run.is_named:
+            layers.names.update((storage, name) for _, storage, name in run.inputs if name)
         if is_view(first.op_type):
             return  # a parameter is often transposed first, and the reader of the view has the data
-        is_other = is_exchanged or "embedding" in first.op_type
-        names = {layers.names[_storage(record)] for record in inputs if _storage(record) in layers.names}
-        (layers.others if is_other else layers.local).update(names)
+        names = [layers.names[storage] for storage in inputs if storage in layers.names]
+        if names:
+            is_other = is_exchanged or "embedding" in first.op_type
+            (layers.others if is_other else layers.local).update(names)
 
     def is_local(self, runs: Iterable[RankRun], parameter: str) -> bool:
         """Return True if all these ranks read a parameter only with data of their own, before an all_to_all."""
@@ -78,7 +82,3 @@ class LocalLayers:
             and parameter not in layers.others
             for layers in of_ranks
         )
-
-
-def _storage(record: Record) -> int:
-    return int(record.attrs.get("storage", -1))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Optional
 from ascend_dump.analysis.judging.verdict import Rules, judge
 from ascend_dump.analysis.numerics.measure import measure
 from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.launches import RankRun, launches
@@ -72,35 +73,46 @@ class Replicas:
         #: Number of calls outside of modules so far, by rank, step, operator, source line, parameters and shapes.
         self._calls: Counter[Hashable] = Counter()
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator."""
+        first = run.first
+        if first.phase == "forward":
+            self._norms.look_at(run)
+            self._layers.look_at(run)
+        if first.rank is None:
+            return
+        self._gradients.look_at(run)
+        if run.is_plain:
+            return
         call: Optional[Hashable] = None
-        self._norms.look_at(members)
-        self._layers.look_at(members)
-        for record in members:
-            if record.error is None and record.rank is not None and record.io in ("input", "output"):
-                attrs = record.attrs
-                self._gradients.look_at(record, attrs)
+        for record, _, name in run.tensors:
+            if record.error is not None:
+                continue
+            attrs = record.attrs
+            if run.is_collective:
                 self._exchanges = self._exchanges or _is_exchange(record, attrs) or self._is_averaged(record, attrs)
                 self._reduces = self._reduces or _is_reduction(record, attrs)
-                placed = Placement.of(attrs)
-                is_update = record.io == "output" and _is_parameter(record.parameter or "")
-                is_trained = attrs.get("requires_grad") or is_update
-                is_parameter = is_trained or _is_frozen(record)
-                if is_parameter and record.parameter:
-                    self._first.setdefault((record.rank, record.run), {}).setdefault(record.parameter, record)
-                if is_update:
-                    call = self._call(members) if call is None else call
-                    self._updates.add(record, call, members)
-                if placed is None and (not is_parameter or _is_view_outside(record) or _is_sent(record)):
-                    continue
-                part = () if placed is None else _replicated(placed, record.rank)
-                content = None if part is None else content_of_record(record)
-                if content is not None:
-                    call = self._call(members) if call is None else call
-                    tensor = (record.run, record.model, record.step, call, record.io, record.index)
-                    copies = self._copies.setdefault((*tensor, record.shape, part), {})
-                    copies.setdefault(record.rank, _Copy(record, content, placed is not None, not is_trained))
+            is_update = record.io == "output" and _is_parameter(name)
+            is_trained = attrs.get("requires_grad") or is_update
+            is_parameter = is_trained or (_is_parameter(name) and _is_read_by_module(record))
+            if not is_parameter and "placement" not in attrs:
+                continue
+            if is_parameter and name:
+                self._first.setdefault((first.rank, first.run), {}).setdefault(name, record)
+            if is_update:
+                call = self._call(run) if call is None else call
+                self._updates.add(record, call, run.records)
+            placed = Placement.of(attrs)
+            if placed is None and (not is_parameter or _is_view_outside(record) or _is_sent(record)):
+                continue
+            part = () if placed is None else _replicated(placed, first.rank)
+            content = None if part is None else content_of_record(record)
+            if content is not None:
+                call = self._call(run) if call is None else call
+                tensor = (record.run, record.model, record.step, call, record.io, record.index)
+                copies = self._copies.setdefault((*tensor, record.shape, part), {})
+                if first.rank not in copies:
+                    copies[first.rank] = _Copy(record, content, placed is not None, not is_trained)
 
     def _is_averaged(self, record: Record, attrs: Mapping[str, Any]) -> bool:
         """Return True for an all_reduce of a parameter: ranks that average parameters may differ until then."""
@@ -108,17 +120,17 @@ class Replicas:
             return False
         return _is_parameter(record.parameter or "") or self._gradients.parameter_of(record) is not None
 
-    def _call(self, members: Sequence[Record]) -> Hashable:
+    def _call(self, run: OperatorRun) -> Hashable:
         """Return a key of a call that is the same on all ranks.
 
         Names of operators outside of modules contain their number in the order of execution. Ranks may number them
         differently, for example if only one rank writes a log. So such a call is identified by its source line, by its
         parameters and shapes, and by the number of such calls before it.
         """
-        first = members[0]
+        first = run.first
         if first.module or not first.source:
             return first.op_name
-        names = tuple((record.io, record.index, record.parameter, record.shape) for record in members)
+        names = tuple((record.io, record.index, name or None, record.shape) for record, _, name in run.tensors)
         site = (first.run, first.rank, first.step, first.op_type, first.source, names)
         self._calls[site] += 1
         return (*site[3:], self._calls[site])
@@ -346,11 +358,9 @@ def _is_view_outside(record: Record) -> bool:
     return record.io == "input" and is_outside and is_view(operator_class(record.op_type))
 
 
-def _is_frozen(record: Record) -> bool:
-    """Return True for a parameter that a module reads, and that needs no gradient. Buffers have no name there."""
-    return bool(
-        record.io == "input" and record.module and record.phase == "forward" and _is_parameter(record.parameter or "")
-    )
+def _is_read_by_module(record: Record) -> bool:
+    """Return True for an input of a module. Buffers have no name there, so one with the name of a parameter is one."""
+    return bool(record.io == "input" and record.module and record.phase == "forward")
 
 
 def _is_sent(record: Record) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.operators.collectives import collective_of, is_contribution_to
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.operators.properties import COPIES, VIEWS, operator_class
 from ascend_dump.analysis.ranks.launches import RankRun
 from ascend_dump.reading import Record
@@ -68,24 +69,23 @@ class SequenceNorms:
                 groups.setdefault(group, []).append(run[0])
         yield from groups.values()
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator. Only the forward pass counts."""
-        first = members[0]
-        if first.rank is None or first.phase != "forward":
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator of the forward pass."""
+        first = run.first
+        if first.rank is None:
             return
-        run = (first.rank, first.run)
-        rows = self._rows.get(run)
-        is_collective = "c10d" in first.op_type
+        rank = (first.rank, first.run)
+        rows = self._rows.get(rank)
         if rows is None or rows.step != first.step:
             # Before the first reduce-scatter of a step there is nothing to follow.
-            if not is_collective:
+            if not run.is_collective:
                 return
-            rows = self._rows[run] = _ScatteredRows(first.step)
-        if is_collective:
-            self._look_at_call(run, rows, members)
+            rows = self._rows[rank] = _ScatteredRows(first.step)
+        if run.is_collective:
+            self._look_at_call(rank, rows, run.records)
         elif rows.ranks:
-            self._of_rows.update((run, name) for name in _parameters_of_rows(rows, members))
-            _follow(rows, members)
+            self._of_rows.update((rank, name) for name in _parameters_of_rows(rows, run.records))
+            _follow(rows, run.records)
 
     def _look_at_call(self, run: RankRun, rows: _ScatteredRows, members: Sequence[Record]) -> None:
         found = collective_of(members[0])

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.ranks.launches import RankRun
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
@@ -49,30 +50,32 @@ class SynchronisedGradients:
         #: By rank, step and storage: the name of the parameter in it.
         self._parameters: dict[tuple[RankRun, Optional[int], int], str] = {}
 
-    def look_at(self, record: Record, attrs: Mapping[str, Any]) -> None:
-        """Add a record with a rank, and its attributes."""
-        storage, content = attrs.get("storage"), attrs.get("hash")
-        if storage is None or content is None or record.rank is None:
-            return
-        rank = (record.rank, record.run)
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator of a rank."""
+        first = run.first
+        rank = (first.rank or 0, first.run)
         step, written = self._written.get(rank, (None, {}))
-        if step != record.step or rank not in self._written:
-            step, written = self._written[rank] = record.step, {}
-        memory = (storage, attrs.get("storage_offset"), record.shape)
-        parameter = attrs.get("parameter")
-        if parameter is None:
-            if record.io == "output":
-                written.setdefault(memory, content)
-        elif parameter.endswith(_GRADIENT):
-            gradients = self._gradients.setdefault((step, parameter[: -len(_GRADIENT)]), {})
-            if record.io == "input" and rank not in gradients:
-                gradients[rank] = _GradientContents(written.setdefault(memory, content), {})
-            if record.io == "output" and record.op_type in FILLS:
-                self._fillings.add(content)
-            elif rank in gradients:
-                gradients[rank].records.setdefault(content, record)
-        elif " of " not in parameter:
-            self._parameters[rank, step, storage] = parameter
+        if step != first.step or rank not in self._written:
+            step, written = self._written[rank] = first.step, {}
+        for record, storage, name in run.tensors:
+            attrs = record.attrs
+            content = attrs.get("hash")
+            if content is None or record.error is not None:
+                continue
+            if not name:
+                if record.io == "output":
+                    written.setdefault((storage, attrs.get("storage_offset"), record.shape), content)
+            elif name.endswith(_GRADIENT):
+                gradients = self._gradients.setdefault((step, name[: -len(_GRADIENT)]), {})
+                if record.io == "input" and rank not in gradients:
+                    memory = (storage, attrs.get("storage_offset"), record.shape)
+                    gradients[rank] = _GradientContents(written.setdefault(memory, content), {})
+                if record.io == "output" and record.op_type in FILLS:
+                    self._fillings.add(content)
+                elif rank in gradients:
+                    gradients[rank].records.setdefault(content, record)
+            elif " of " not in name:
+                self._parameters[rank, step, storage] = name
 
     def parameter_of(self, record: Record) -> Optional[str]:
         """Return the name of the parameter in the storage of a record; None if no record of the step names it."""

@@ -19,6 +19,7 @@ from typing import NamedTuple, Optional
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.collectives import collective_of, is_contribution_to
 from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.operators.properties import COPIES, VIEWS, operator_class
 from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
@@ -253,14 +254,16 @@ class UnreducedTerms:
     def __init__(self) -> None:
         self._steps: dict[RankRun, _RankStep] = {}
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
-        first = members[0]
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator."""
+        first = run.first
         if first.rank is None or first.error is not None:
             return
-        step = self._steps.setdefault((first.rank, first.run), _RankStep(first.step))
+        step = self._steps.get((first.rank, first.run))
+        if step is None:
+            step = self._steps[first.rank, first.run] = _RankStep(first.step)
         if step.step == first.step:
-            step.look_at(members)
+            step.look_at(run.records)
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first addition of each group of ranks that adds a term which is not added up."""

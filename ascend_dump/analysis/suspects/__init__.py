@@ -21,8 +21,9 @@ from ascend_dump.analysis.suspects import _history, _ranks, _training, _values
 from ascend_dump.analysis.suspects._case import Row, values
 from ascend_dump.analysis.suspects._order import in_order_of_ranks
 from ascend_dump.analysis.suspects._producers import Writers, gives_view, producers_of
-from ascend_dump.analysis.suspects._table import OperatorRun, Suspect, SuspectRule
+from ascend_dump.analysis.suspects._table import MeasuredRun, Suspect, SuspectRule
 from ascend_dump.analysis.suspects.repeated_steps import RepeatedStep, RepeatedSteps
+from ascend_dump.common.collector import rare_collections
 from ascend_dump.common.units import counted
 from ascend_dump.errors import ReadError
 from ascend_dump.reading import Dump, Record, Run, RunState, rank_of
@@ -99,6 +100,11 @@ _TIERS = (
 )
 
 
+#: Number of runs of operators that are read before the rules check them, one rule after the other. If each run went
+#: through all rules, the processor would have neither the code nor the data of the next rule in its caches.
+_RUNS_AT_ONCE = 96
+
+
 class SuspectReport(NamedTuple):
     """The suspects of a dump without a reference.
 
@@ -118,6 +124,7 @@ class SuspectReport(NamedTuple):
     repeats: tuple[RepeatedStep, ...] = ()
 
 
+@rare_collections()
 def find_suspects(
     dump: Dump,
     *,
@@ -161,17 +168,32 @@ def find_suspects(
     book = CallBook()
     repeated = RepeatedSteps()
 
+    runs: list[MeasuredRun] = []
+
     def look_at(members: list[Record], measure: Measure) -> None:
-        run = OperatorRun(members, measure)
-        moments.look_at(run)
-        book.look_at(members)
-        repeated.look_at(members)
+        runs.append(MeasuredRun(members, measure))
+        if len(runs) == _RUNS_AT_ONCE:
+            check_runs()
+
+    def check_runs() -> None:
+        for run in runs:
+            book.look_at(run.records)
+        for run in runs:
+            repeated.look_at(run.records)
+        sightings_of: dict[int, list[tuple[str, Sequence[tuple[Record, str]]]]] = {}
         for rule, finder in finders:
-            sightings = finder.look_at(run)
-            if sightings != ():  # most finders report at the end only, and this is called for each operator
-                note(rule.name, sightings)
+            for number, run in enumerate(runs):
+                sightings = finder.look_at(run)
+                if sightings:
+                    sightings_of.setdefault(number, []).append((rule.name, [*sightings]))
+        for number, run in enumerate(runs):
+            moments.look_at(run)
+            for name, of_rule in sightings_of.get(number, ()):
+                note(name, of_rule)
+        runs.clear()
 
     report = find_overflows(dump, watch=watch, beside=look_at, executor=executor)
+    check_runs()
     for rule, finder in finders:
         sightings = finder.end()
         if rule is _ranks.COLLECTIVE_ORDER:
@@ -246,8 +268,8 @@ class _Moments:
         self._members: Sequence[Record] = ()
         self._nonfinite: dict[int, _Moment] = {}
 
-    def look_at(self, run: OperatorRun) -> None:
-        self._moment = _Moment(self._moment.position + 1, self._writers.look_at(run.records, run.storages))
+    def look_at(self, run: MeasuredRun) -> None:
+        self._moment = _Moment(self._moment.position + 1, self._writers.look_at(run))
         self._members = run.records
         if run.is_nonfinite:
             # The suspects of these operators are only known at the end, so their moments are kept.

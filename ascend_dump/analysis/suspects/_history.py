@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.suspects._case import Row, values
-from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule, rms_of, storage_number
+from ascend_dump.analysis.suspects._table import (
+    FEWEST,
+    Finder,
+    MeasuredRun,
+    MeasuredTensor,
+    SuspectRule,
+    rms_of,
+    storage_number,
+)
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
 from ascend_dump.statistics.nonfinite.masks import FILLING
 
 __all__ = ["DEAD", "GROWTH", "LAYER_GROWTH"]
 
-#: Minimum number of elements of a tensor that is checked. Smaller tensors may be constant or large by chance.
-_FEWEST = 64
 #: A step is checked only if there are this many earlier ones, and if the largest root mean square in them is at most
 #: `_SPREAD` times the smallest.
 _STEPS, _SPREAD = 2, 3.0
@@ -25,10 +31,6 @@ _STEPS, _SPREAD = 2, 3.0
 
 def _is_constant(statistics: Statistics) -> bool:
     return statistics.max is not None and statistics.max == statistics.min and not statistics.nan
-
-
-def _is_float(record: Record) -> bool:
-    return (record.dtype or "").startswith(("float", "bfloat", "hifloat"))
 
 
 def _steady(step: int, rms: float) -> list[Row]:
@@ -41,34 +43,39 @@ def _steady(step: int, rms: float) -> list[Row]:
 class _DeadFinder(Finder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
-        self._varied: set[Any] = set()
+        #: By place: the indices of the outputs whose elements differed in a step.
+        self._varied: dict[Any, set[int]] = {}
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        if not run.float_outputs:
+            return ()
+        varied = self._varied.get(run.place)
+        if varied is None:
+            varied = self._varied[run.place] = set()
         dead = None
-        for record, statistics in run.outputs:
-            if statistics.count < self.threshold or not _is_float(record):
+        for record, statistics in run.float_outputs:
+            if statistics.count < self.threshold:
                 continue
-            key = (run.place, record.index)
             if not _is_constant(statistics):
-                self._varied.add(key)
-            elif key in self._varied and dead is None:
+                varied.add(record.index)
+            elif record.index in varied and dead is None:
                 dead = (record, statistics)
         if dead is None or name_in_rules(run.first.op_type) in FILLING:
-            return
-        if any(statistics.count > 1 and _is_constant(statistics) for _, statistics in run.inputs):
-            return  # it follows from an input
+            return ()
+        if any(statistics.count > 1 and _is_constant(statistics) for _, statistics in run.measured_inputs):
+            return ()  # it follows from an input
         if any(record.shape is not None and 0 in record.shape for record in run.records):
-            return  # an expert that no token was sent to
+            return ()  # an expert that no token was sent to
         record, statistics = dead
-        yield (
-            record,
-            f"all {statistics.count} values of {record.label} are {statistics.max:.3g}; in earlier steps they differed",
+        text = (
+            f"all {statistics.count} values of {record.label} are {statistics.max:.3g}; in earlier steps they differed"
         )
+        return [(record, text)]
 
 
 DEAD = SuspectRule(
     "dead",
-    _FEWEST,
+    FEWEST,
     "elements: smaller tensors are passed over",
     _DeadFinder,
     trips=(*_steady(0, 1.0), *_steady(1, 1.1)[:1], Row("aten::mm", "0/mm_0", "output", values(0, same=True), 1)),
@@ -92,57 +99,79 @@ class _Sizes(NamedTuple):
     steps: int
 
 
+class _GrownTensor(NamedTuple):
+    """A tensor that is larger than in earlier steps, and how many times."""
+
+    record: Record
+    statistics: Statistics
+    times: float
+
+
 class _GrowthFinder(Finder):
     def __init__(self, threshold: float) -> None:
         super().__init__(threshold)
-        self._sizes: dict[Any, _Sizes] = {}
+        #: By place, and then by the `io` and index of the tensor.
+        self._sizes: dict[Any, dict[Any, _Sizes]] = {}
         self._step: Any = None
         #: Numbers of the storages that operators of this step have written, or that were reported already.
         self._made: set[int] = set()
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
         if run.step != self._step:
             self._step, self._made = run.step, set()
-        if run.first.phase == "other":
-            self._made |= run.written - run.read
-            return  # the optimizer, whose state grows from nothing
-        inputs = [(tensor, self._growth(run, *tensor)) for tensor in run.inputs]
-        outputs = [(tensor, self._growth(run, *tensor)) for tensor in run.outputs]
-        # Inputs from outside of the step (data, parameters) are checked here: no operator of the step made them.
-        grown = [(tensor, times) for tensor, times in inputs if times is not None and times > self.threshold**0.5]
-        outside = [
-            (tensor, times)
-            for tensor, times in grown
-            if storage_number(tensor.record) is not None and storage_number(tensor.record) not in self._made
-        ]
-        self._made |= run.written - run.read
-        is_expected = bool(grown) or operator_class(run.first.op_type) in _POWERS
-        for (record, statistics), times in [*outside, *([] if is_expected else outputs)]:
-            if times is not None and times > self.threshold:
+        # The state of an optimizer grows from nothing.
+        is_checked = run.first.phase != "other" and bool(run.float_inputs or run.float_outputs)
+        grown = self._grown_tensors(run) if is_checked else ()
+        self._made |= run.made
+        for record, statistics, times in grown:
+            if times > self.threshold:
                 size = f"{rms_of(statistics) or 0.0:.3g}, {times:.3g} times that of earlier steps"
                 storage = storage_number(record)
                 if storage is not None:
                     self._made.add(storage)
-                yield record, f"the root mean square of {record.label} is {size}"
-                return
+                return [(record, f"the root mean square of {record.label} is {size}")]
+        return ()
 
-    def _growth(self, run: OperatorRun, record: Record, statistics: Statistics) -> Optional[float]:
-        """Record the size of a tensor in this step, and return its ratio to the largest in earlier steps.
+    def _grown_tensors(self, run: MeasuredRun) -> Sequence[_GrownTensor]:
+        """Return the tensors that grew: inputs that no operator of the step made, and outputs of inputs that did not.
 
-        None if there are too few earlier steps, or if they differ too much.
+        Inputs from outside of the step (data, parameters) are checked here.
         """
-        rms = rms_of(statistics)
-        if rms is None or statistics.count < _FEWEST or not _is_float(record):
-            return None
-        key = (run.place, record.io, record.index)
-        before = self._sizes.get(key)
-        if before is None:
-            self._sizes[key] = _Sizes(rms, rms, 1)
-            return None
-        self._sizes[key] = _Sizes(min(rms, before.least), max(rms, before.most), before.steps + 1)
-        if before.steps < _STEPS or before.most > _SPREAD * before.least:
-            return None
-        return rms / before.most if before.most else None
+        sizes = self._sizes.get(run.place)
+        if sizes is None:
+            sizes = self._sizes[run.place] = {}
+        inputs = self._grown(run.float_inputs, sizes)
+        outputs = self._grown(run.float_outputs, sizes)
+        storages = (storage_number(tensor.record) for tensor in inputs)
+        outside = [
+            tensor for tensor, storage in zip(inputs, storages) if storage is not None and storage not in self._made
+        ]
+        is_expected = bool(inputs) or operator_class(run.first.op_type) in _POWERS
+        return outside if is_expected else outputs
+
+    def _grown(self, tensors: Sequence[MeasuredTensor], sizes: dict[Any, _Sizes]) -> list[_GrownTensor]:
+        """Record sizes in this step, and return the tensors that are larger than before by the root of the threshold.
+
+        sizes: of the tensors of this operator in earlier steps
+        """
+        grown = []
+        for record, statistics in tensors:
+            rms = rms_of(statistics)
+            if rms is None:
+                continue
+            key = (record.io, record.index)
+            before = sizes.get(key)
+            if before is None:
+                sizes[key] = _Sizes(rms, rms, 1)
+                continue
+            least, most, steps = before
+            sizes[key] = _Sizes(min(rms, least), max(rms, most), steps + 1)
+            # Too few earlier steps, or they differ too much.
+            if steps < _STEPS or most > _SPREAD * least:
+                continue
+            if most and rms / most > self.threshold**0.5:
+                grown.append(_GrownTensor(record, statistics, rms / most))
+        return grown
 
 
 GROWTH = SuspectRule(
@@ -155,18 +184,28 @@ GROWTH = SuspectRule(
 )
 
 
-class _NumberedLayer(NamedTuple):
+class _NumberedLayer:
     """One of several layers of the same structure: its operators so far, and the size of its last readable output.
 
     at: number of operators up to that output
     """
 
-    path: str
-    number: int
-    operators: tuple[str, ...]
-    record: Record
-    rms: float
-    at: int
+    def __init__(self, path: str, number: int, first: Record) -> None:
+        self.path = path
+        self.number = number
+        self.operators: list[str] = []
+        self.record = first
+        self.rms = 0.0
+        self.at = 0
+
+    def add(self, run: MeasuredRun) -> None:
+        """Add a run of an operator."""
+        self.operators.append(run.first.op_type)
+        for output, statistics in run.float_outputs:
+            if output.index == 0:
+                rms = rms_of(statistics)
+                if rms is not None:
+                    self.record, self.rms, self.at = output, rms, len(self.operators)
 
 
 def _layer_row(number: int, rms: float, phase: str = "forward") -> list[Row]:
@@ -186,28 +225,22 @@ class _LayerGrowthFinder(Finder):
         self._last: Optional[_NumberedLayer] = None
         self._where: Any = None
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
         first = run.first
-        where = (first.run, first.rank, first.device, first.model, first.step, first.phase)
         numbered = _numbered(first.module or "")
-        is_same = self._open is not None and self._where == where and numbered == self._open[:2]
-        if not is_same:
-            yield from self._close()
-            if self._where != where or (
-                numbered is not None and self._last is not None and numbered[0] != self._last[0]
-            ):
-                self._last = None
-            self._where = where
-        if numbered is None:
-            return
-        before = self._open if is_same else None
-        operators = (*(before.operators if before is not None else ()), first.op_type)
-        record, rms, last_output = (before.record, before.rms, before.at) if before is not None else (first, 0.0, 0)
-        for output, statistics in run.outputs:
-            size = rms_of(statistics)
-            if output.index == 0 and size is not None and statistics.count >= _FEWEST and _is_float(output):
-                record, rms, last_output = output, size, len(operators)
-        self._open = _NumberedLayer(*numbered, operators, record, rms, last_output)
+        layer = self._open
+        where = (run.step, first.phase)
+        if layer is not None and self._where == where and numbered == (layer.path, layer.number):
+            layer.add(run)
+            return ()
+        sightings = [*self._close()]
+        if self._where != where or (numbered is not None and self._last is not None and numbered[0] != self._last.path):
+            self._last = None
+        self._where = where
+        if numbered is not None:
+            self._open = _NumberedLayer(*numbered, first)
+            self._open.add(run)
+        return sightings
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from ascend_dump.analysis.operators.nonfinite import executions
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.operators.properties import VIEWS, operator_class
 from ascend_dump.analysis.suspects._table import storage_number
 from ascend_dump.reading import Dump, Record
@@ -21,26 +22,20 @@ class Writers:
         #: By storage number: the name of the operator that wrote the storage last in this step.
         self._writers: dict[int, str] = {}
 
-    def look_at(self, records: Sequence[Record], storages: Optional[Sequence[Optional[int]]] = None) -> tuple[str, ...]:
-        """Record an operator and return the names of the operators that made its inputs.
-
-        storages: `storage_number` of each record, if it is known already
-        """
-        first = records[0]
-        if storages is None:
-            storages = [storage_number(record) for record in records]
+    def look_at(self, run: OperatorRun) -> tuple[str, ...]:
+        """Record an operator and return the names of the operators that made its inputs."""
+        first = run.first
         step = (first.run, first.rank, first.device, first.model, first.step)
         if step != self._step:
             self._step, self._writers = step, {}
         producers: dict[str, None] = {}
-        for record, storage in zip(records, storages):
-            name = self._writers.get(storage) if storage is not None and record.io == "input" else None
+        for _, storage, _ in run.inputs:
+            name = self._writers.get(storage)
             if name and name != first.op_name:
                 producers[name] = None
         if operator_class(first.op_type) not in VIEWS:
-            for record, storage in zip(records, storages):
-                if storage is not None and record.io == "output":
-                    self._writers[storage] = first.op_name
+            for storage in run.written:
+                self._writers[storage] = first.op_name
         return tuple(producers)
 
 
@@ -49,7 +44,7 @@ def producers_of(dump: Dump, names: Collection[str]) -> list[str]:
     writers = Writers()
     producers: dict[str, None] = {}
     for records in executions(dump):
-        makers = writers.look_at(records)
+        makers = writers.look_at(OperatorRun(records))
         if records[0].op_name in names:
             producers.update(dict.fromkeys(makers))
     return list(producers)

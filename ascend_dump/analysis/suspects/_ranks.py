@@ -24,7 +24,7 @@ from ascend_dump.analysis.ranks import (
     launches,
 )
 from ascend_dump.analysis.suspects._case import Row, values
-from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule
+from ascend_dump.analysis.suspects._table import Finder, MeasuredRun, SuspectRule
 from ascend_dump.dump_format import CollectiveCall, Placement
 from ascend_dump.reading import Record
 
@@ -61,7 +61,7 @@ class _DisagreementFinder(Finder):
         #: By call, and then by rank: the results in dumps that do not record groups.
         self._results: dict[Any, dict[int, Record]] = {}
 
-    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
         first = run.first
         self._book.look_at(run.records)
         if first.rank is not None and _gives_the_same(first.op_type):
@@ -101,8 +101,8 @@ class _CollectiveOrderFinder(Finder):
         super().__init__(threshold)
         self._order = CollectiveOrder()
 
-    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
-        self._order.look_at(run.records)
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        self._order.look_at(run)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
@@ -114,8 +114,8 @@ class _ReplicasFinder(Finder):
         super().__init__(threshold)
         self._replicas = Replicas()
 
-    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
-        self._replicas.look_at(run.records)
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        self._replicas.look_at(run)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
@@ -128,9 +128,9 @@ class _ExtraOperatorFinder(Finder):
         self._operators = ExtraOperators(threshold)
         self._left_out = LeftOutTensors()
 
-    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
-        self._operators.look_at(run.records)
-        self._left_out.look_at(run.records)
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        self._operators.look_at(run)
+        self._left_out.look_at(run)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
@@ -143,8 +143,8 @@ class _UnreducedTermFinder(Finder):
         super().__init__(threshold)
         self._terms = UnreducedTerms()
 
-    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
-        self._terms.look_at(run.records)
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        self._terms.look_at(run)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
@@ -157,9 +157,9 @@ class _OtherArgumentFinder(Finder):
         self._arguments = OtherArguments(threshold)
         self._operators = OtherOperators()
 
-    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
-        self._arguments.look_at(run.records)
-        self._operators.look_at(run.records)
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        self._arguments.look_at(run)
+        self._operators.look_at(run)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
@@ -172,8 +172,8 @@ class _GradientFactorFinder(Finder):
         super().__init__(threshold)
         self._factors = GradientFactors(threshold)
 
-    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
-        self._factors.look_at(run.records)
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        self._factors.look_at(run)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:
@@ -187,10 +187,10 @@ class _ShardUpdateFinder(Finder):
         self._tensors = TensorUpdates(threshold)
         self._changed = ChangedParameters()
 
-    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
-        self._shards.look_at(run.records)
-        self._tensors.look_at(run.records)
-        self._changed.look_at(run.records)
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        self._shards.look_at(run)
+        self._tensors.look_at(run)
+        self._changed.look_at(run)
         return ()
 
     def end(self) -> Iterator[tuple[Record, str]]:

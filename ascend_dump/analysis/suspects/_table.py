@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.suspects._case import Row
 from ascend_dump.reading import Record
 from ascend_dump.report.findings import Finding, rank_text
 from ascend_dump.statistics import Statistics
 from ascend_dump.statistics.nonfinite import is_nonfinite
 
-__all__ = ["Finder", "MeasuredTensor", "OperatorRun", "Suspect", "SuspectRule", "rms_of", "storage_number"]
+__all__ = ["FEWEST", "Finder", "MeasuredRun", "MeasuredTensor", "Suspect", "SuspectRule", "rms_of", "storage_number"]
+
+
+#: Minimum number of elements of a tensor that is checked. Smaller tensors may be constant or large by chance.
+FEWEST = 64
+_FLOATS = ("float", "bfloat", "hifloat")
 
 
 class Suspect(NamedTuple):
@@ -106,48 +113,53 @@ class MeasuredTensor(NamedTuple):
     found: Statistics
 
 
-class OperatorRun:
-    """One run of an operator: all its records with their memory, and the measured inputs and outputs.
+class MeasuredRun(OperatorRun):
+    """One run of an operator with the statistics of its tensors.
 
-    storages       `storage_number` of each record
-    read, written  the numbers of the memory of its inputs and outputs, as far as they are recorded
+    measured_inputs, measured_outputs  the tensors with values, by their `io`
+    float_inputs, float_outputs        those of them that are floats, with at least `FEWEST` elements
     step           a key of the step on its device
     place          a key of the operator that is the same in every step
     is_nonfinite   True if an input or output has NaN or Inf
     """
 
     __slots__ = (
-        "first",
-        "inputs",
+        "float_inputs",
+        "float_outputs",
         "is_nonfinite",
-        "outputs",
+        "measured_inputs",
+        "measured_outputs",
         "place",
-        "read",
-        "records",
         "step",
-        "storages",
-        "written",
     )
 
     def __init__(self, records: Sequence[Record], measure: Callable[[Record], Optional[Statistics]]) -> None:
-        self.records = records
-        self.first = first = records[0]
-        self.storages = [storage_number(record) for record in records]
+        super().__init__(records)
+        first = self.first
         device = (first.run, first.rank, first.device, first.model)
         self.step: tuple[Any, ...] = (*device, first.step)
         self.place: tuple[Any, ...] = (*device, first.op_name or first.op_type)
         self.is_nonfinite = False
-        self.read: set[int] = set()
-        self.written: set[int] = set()
-        self.inputs: list[MeasuredTensor] = []
-        self.outputs: list[MeasuredTensor] = []
-        for record, storage in zip(records, self.storages):
-            if storage is not None and record.io in ("input", "output"):
-                (self.read if record.io == "input" else self.written).add(storage)
+        self.measured_inputs: list[MeasuredTensor] = []
+        self.measured_outputs: list[MeasuredTensor] = []
+        self.float_inputs: list[MeasuredTensor] = []
+        self.float_outputs: list[MeasuredTensor] = []
+        for record in records:
             statistics = measure(record)
-            if statistics is not None:
-                self.is_nonfinite = self.is_nonfinite or is_nonfinite(statistics)
-                (self.inputs if record.io == "input" else self.outputs).append(MeasuredTensor(record, statistics))
+            if statistics is None:
+                continue
+            tensor = MeasuredTensor(record, statistics)
+            is_input = record.io == "input"
+            (self.measured_inputs if is_input else self.measured_outputs).append(tensor)
+            if statistics.count >= FEWEST and _is_float(record.dtype):
+                (self.float_inputs if is_input else self.float_outputs).append(tensor)
+            if is_nonfinite(statistics):
+                self.is_nonfinite = True
+
+
+@functools.lru_cache(maxsize=64)
+def _is_float(dtype: Optional[str]) -> bool:
+    return (dtype or "").startswith(_FLOATS)
 
 
 class Finder(ABC):
@@ -157,7 +169,7 @@ class Finder(ABC):
         self.threshold = threshold
 
     @abstractmethod
-    def look_at(self, run: OperatorRun) -> Iterable[tuple[Record, str]]:
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
         """Return the suspicious records of the run, each with the reason."""
 
     def end(self) -> Iterable[tuple[Record, str]]:

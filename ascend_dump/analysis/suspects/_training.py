@@ -8,12 +8,12 @@ the dump format has.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ascend_dump.analysis.operators.properties import VIEWS, operator_class
 from ascend_dump.analysis.suspects._case import Row, values
-from ascend_dump.analysis.suspects._table import Finder, OperatorRun, SuspectRule
+from ascend_dump.analysis.suspects._table import Finder, MeasuredRun, SuspectRule
 from ascend_dump.errors import CorruptDump
 from ascend_dump.reading import Record
 
@@ -44,37 +44,37 @@ class _ParameterFinder(Finder):
         self._made: set[int] = set()
         self._backward = False
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
         first = run.first
+        sightings: Sequence[tuple[Record, str]] = ()
         if run.step != self._step:
-            yield from self._close()
+            sightings = [*self._close()]
             self._step = run.step
         self._backward = self._backward or first.phase == "backward"
-        read = set()
-        for record, storage in zip(run.records, run.storages):
-            if storage is None:
-                continue
-            if record.io == "input":
-                read.add(storage)
-                if first.phase == "forward" and not self._backward and first.module:
-                    self._note(run, record, storage)
-            elif storage not in read:
-                self._made.add(storage)
-            elif self._updates(first) and storage in self._parameters:
-                self._parameters[storage] = self._parameters[storage]._replace(after=record.attrs.get("hash", ""))
+        if not self._backward:
+            if first.phase == "forward" and first.module:
+                for record, storage, _ in run.inputs:
+                    if storage >= 0:
+                        self._note(run, record, storage)
+            self._made |= run.made
+        elif self._parameters and self._updates(first) and not self._parameters.keys().isdisjoint(run.written):
+            for record, storage, _ in run.outputs:
+                if storage in self._parameters and storage in run.read:
+                    self._parameters[storage] = self._parameters[storage]._replace(after=record.attrs.get("hash", ""))
         self._look(run)
+        return sightings
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._close()
 
     def _updates(self, first: Record) -> bool:
-        """Return True for an operator of an optimizer.
+        """Return True for an operator of an optimizer, if the backward pass has begun.
 
         A module may receive buffers from another rank when its next call begins, before the step ends.
         """
-        return self._backward and first.phase != "forward" and operator_class(first.op_type) not in VIEWS
+        return first.phase != "forward" and operator_class(first.op_type) not in VIEWS
 
-    def _note(self, run: OperatorRun, record: Record, storage: int) -> None:
+    def _note(self, run: MeasuredRun, record: Record, storage: int) -> None:
         if storage in self._made or storage in self._parameters or not record.attrs.get("hash"):
             return
         if (record.dtype or "").startswith(("float", "bfloat")):
@@ -86,7 +86,7 @@ class _ParameterFinder(Finder):
             yield from self._judge([*self._parameters.values()])
         self._parameters, self._made, self._backward = {}, set(), False
 
-    def _look(self, run: OperatorRun) -> None:
+    def _look(self, run: MeasuredRun) -> None:
         """Record further facts about an operator, for one of the rules."""
 
     def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
@@ -152,20 +152,19 @@ class _UnmovedFinder(_ParameterFinder):
         #: Storages of biases that a norm over the batch takes out again, so that their gradient is rounding alone.
         self._cancelled: set[int] = set()
 
-    def _look(self, run: OperatorRun) -> None:
+    def _look(self, run: MeasuredRun) -> None:
         if run.first.phase != "forward":
             return
         function = operator_class(run.first.op_type)
         if function not in _BIASED and "batch_norm" not in function:
             return
-        inputs = {record.index: one for record, one in zip(run.records, run.storages) if record.io == "input"}
-        bias = inputs.get(_BIASED.get(function, -1))
-        for record, storage in zip(run.records, run.storages):
-            if bias is not None and storage is not None and record.io == "output":
-                self._biases[storage] = bias
+        inputs = {record.index: storage for record, storage, _ in run.inputs}
+        bias = inputs.get(_BIASED.get(function, -1), -1)
+        if bias >= 0:
+            self._biases.update((storage, bias) for _, storage, _ in run.outputs if storage >= 0)
         if "batch_norm" in function and _is_of_batch(run.first):
             source = inputs.get(0)
-            if source is not None and source in self._biases:
+            if source in self._biases:
                 self._cancelled.add(self._biases[source])
 
     def _judge(self, parameters: list[_Parameter]) -> Iterator[tuple[Record, str]]:
@@ -206,10 +205,10 @@ class _ZeroGradientFinder(_ParameterFinder):
         self._moved = True
         self._gradients: list[tuple[Any, Record, bool]] = []
 
-    def _look(self, run: OperatorRun) -> None:
+    def _look(self, run: MeasuredRun) -> None:
         # At the end of the backward pass of a module, autograd detaches the gradients that it keeps.
         if run.first.phase == "backward" and operator_class(run.first.op_type) == "detach" and run.first.module:
-            for record, statistics in run.outputs:
+            for record, statistics in run.measured_outputs:
                 if record.shape and statistics.count and statistics.max is not None:
                     self._gradients.append((run.place, record, statistics.max == 0 and statistics.min == 0))
 

@@ -5,13 +5,13 @@ The values are at the limit of their type, become zero in a narrower type, or ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from ascend_dump.analysis.operators.names import name_in_rules
+from ascend_dump.analysis.operators.operator_run import RunTensor
 from ascend_dump.analysis.operators.properties import COPIES, VIEWS, operator_class
-from ascend_dump.analysis.operators.unread_inputs import is_unread
 from ascend_dump.analysis.suspects._case import Row, values
-from ascend_dump.analysis.suspects._table import Finder, MeasuredTensor, OperatorRun, SuspectRule, storage_number
+from ascend_dump.analysis.suspects._table import FEWEST, Finder, MeasuredRun, MeasuredTensor, SuspectRule
 from ascend_dump.dump_format import UNINITIALISED
 from ascend_dump.reading import Record
 from ascend_dump.statistics import Statistics
@@ -24,7 +24,6 @@ _LARGEST = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.
 _NARROW = (*_LARGEST, "float8_e4m3fn", "float8_e5m2", "hifloat8")
 #: Bits of each type that a value may be cast from.
 _WIDTH = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
-_FEWEST = 64
 
 
 def _limit_reached(tensor: MeasuredTensor, share: float) -> bool:
@@ -44,19 +43,20 @@ def _is_mask(tensor: MeasuredTensor) -> bool:
 
 
 class _SaturatedFinder(Finder):
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
-        if name_in_rules(run.first.op_type) in FILLING:
-            return
-        for tensor in run.outputs:
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        for tensor in run.measured_outputs:
             if not _limit_reached(tensor, self.threshold) or _is_mask(tensor):
                 continue
-            if any(_limit_reached(source, self.threshold) for source in run.inputs):
-                return
+            if name_in_rules(run.first.op_type) in FILLING:
+                return ()
+            if any(_limit_reached(source, self.threshold) for source in run.measured_inputs):
+                return ()
             record, statistics = tensor
             largest = _LARGEST[record.dtype or ""]
             reached = max((value for value in (statistics.max, statistics.min) if value is not None), key=abs)
-            yield record, f"{record.label} reaches {reached:.5g}, the largest {record.dtype} is {largest:.5g}"
-            return
+            text = f"{record.label} reaches {reached:.5g}, the largest {record.dtype} is {largest:.5g}"
+            return [(record, text)]
+        return ()
 
 
 SATURATED = SuspectRule(
@@ -80,18 +80,21 @@ SATURATED = SuspectRule(
 
 
 class _UnderflowFinder(Finder):
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
-        if len(run.inputs) != 1 or len(run.outputs) != 1 or operator_class(run.first.op_type) not in COPIES:
-            return
-        (source, before), (record, after) = run.inputs[0], run.outputs[0]
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        if operator_class(run.first.op_type) not in COPIES:
+            return ()
+        if len(run.measured_inputs) != 1 or len(run.measured_outputs) != 1:
+            return ()
+        (source, before), (record, after) = run.measured_inputs[0], run.measured_outputs[0]
         if record.dtype not in _NARROW or _WIDTH.get(source.dtype or "", 0) <= _WIDTH.get(record.dtype, 8):
-            return
+            return ()
         if before.count != after.count or before.zero is None or after.zero is None:
-            return
+            return ()
         filled = before.count - before.zero
         lost = after.zero - before.zero
-        if filled >= _FEWEST and lost > self.threshold * filled:
-            yield record, f"{lost} of {filled} values that were not zero in {source.dtype} are zero in {record.dtype}"
+        if filled < FEWEST or lost <= self.threshold * filled:
+            return ()
+        return [(record, f"{lost} of {filled} values that were not zero in {source.dtype} are zero in {record.dtype}")]
 
 
 UNDERFLOW = SuspectRule(
@@ -121,34 +124,40 @@ class _UninitialisedFinder(Finder):
         self._step: object = None
         self._unset: set[int] = set()
 
-    def look_at(self, run: OperatorRun) -> Iterator[tuple[Record, str]]:
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
         first = run.first
         if run.step != self._step:
             self._step, self._unset = run.step, set()
-        fresh = {
-            storage
-            for record, storage in zip(run.records, run.storages)
-            if storage is not None and record.io == "output" and record.attrs.get("skipped") == UNINITIALISED
-        }
-        if fresh:
-            self._unset |= fresh
-            return
+        if run.is_skipped:
+            fresh = {
+                storage
+                for record, storage, _ in run.outputs
+                if storage >= 0 and record.attrs.get("skipped") == UNINITIALISED
+            }
+            if fresh:
+                self._unset |= fresh
+                return ()
         if not self._unset or operator_class(first.op_type) in VIEWS:
-            return
-        read = [record for record in run.records if record.io == "input" and not is_unread(record)]
+            return ()
+        read = {storage for _, storage, _ in run.read_inputs}
         copies = first.op_type == "aten::copy_" or operator_class(first.op_type) in COPIES
-        if copies and self._unset & {storage_number(record) for record in read}:
+        if copies and not self._unset.isdisjoint(read):
             # Copying such memory is no fault: C++ may have filled it without an operator. The copy is tracked instead.
             self._unset |= run.written
-            return
+            return ()
         unset = None
         if not first.op_type.startswith(self._WRITERS):
-            values = (record for record in read if not record.attrs.get("skipped") and record.nbytes != 0)
-            unset = next((record for record in values if storage_number(record) in self._unset), None)
+            unset = next((tensor for tensor in run.read_inputs if self._is_unset(tensor)), None)
         self._unset -= run.written
         if unset is not None:
-            self._unset.discard(storage_number(unset) or 0)
-            yield unset, f"{unset.label} is memory that was allocated in this step and never written"
+            self._unset.discard(unset.storage)
+            text = f"{unset.record.label} is memory that was allocated in this step and never written"
+            return [(unset.record, text)]
+        return ()
+
+    def _is_unset(self, tensor: RunTensor) -> bool:
+        record, storage, _ = tensor
+        return storage in self._unset and not record.attrs.get("skipped") and record.nbytes != 0
 
 
 UNINITIALISED_READ = SuspectRule(

@@ -14,6 +14,7 @@ from typing import NamedTuple, Optional
 from ascend_dump.analysis.numerics.valueless import is_no_value
 from ascend_dump.analysis.operators.names import name_in_rules
 from ascend_dump.analysis.operators.nonfinite import CONSTANTS, executions, find_nonfinite
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.operators.properties import COLLECTIVES
 from ascend_dump.analysis.suspects import Suspect, Writers
 from ascend_dump.common.ignored import IgnoredOperators
@@ -59,7 +60,7 @@ def first_wrong(
     for members in executions(records):
         if members[0].step != step:
             step, before, makers = members[0].step, {}, {}
-        producers = writers.look_at(members)
+        producers = writers.look_at(OperatorRun(members))
         sides: dict[str, list[Record]] = {"input": [], "output": []}
         for record in members:
             sides.get(record.io, []).append(record)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["RowRun", "RowRuns", "RowUnit", "describe_joined", "describe_permutation", "runs_of", "short_names"]
+__all__ = [
+    "RowRun",
+    "RowRuns",
+    "RowUnit",
+    "describe_joined",
+    "describe_permutation",
+    "named_order",
+    "runs_of",
+    "short_names",
+]
 
 #: Maximum number of runs, and about the maximum number of names, that a text lists.
 _MOST_LISTED = 4
@@ -140,6 +149,26 @@ def describe_joined(runs: RowRuns, names: dict[int, str], unit: RowUnit) -> tupl
         for run in runs
     ]
     return ", ".join(_shortened(listed)), False
+
+
+def named_order(name: str, parts: Sequence[str]) -> list[str]:
+    """Return the parts of a joined weight in the order in which its name lists them; no parts if it does not.
+
+    >>> named_order("attn.qkv_proj.weight", ["q_proj", "v_proj", "k_proj"])
+    ['q_proj', 'k_proj', 'v_proj']
+    """
+    words = name.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2].lower()
+    start, end = (_common_letters(texts) for texts in (parts, [part[::-1] for part in parts]))
+    distinct = [part[start : len(part) - end].lower() for part in parts]
+    for keys in (distinct, [key[:1] for key in distinct]):
+        places = [words.find(key) for key in keys]
+        if all(keys) and -1 not in places and len({*places}) == len(parts):
+            return [part for _, part in sorted(zip(places, parts))]
+    return []
+
+
+def _common_letters(texts: Sequence[str]) -> int:
+    return next((n for n, letters in enumerate(zip(*texts)) if len({*letters}) > 1), min(map(len, texts)))
 
 
 def _shortened(texts: Sequence[str]) -> list[str]:

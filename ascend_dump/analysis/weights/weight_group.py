@@ -13,6 +13,7 @@ from ascend_dump.analysis.weights.layouts import (
     RowUnit,
     describe_joined,
     describe_permutation,
+    named_order,
     runs_of,
     short_names,
 )
@@ -119,7 +120,7 @@ class WeightGroup:
             [number] = self.actual
             texts = dict(zip(self.reference, short_names([reference.names[j] for j in self.reference])))
             unit = actual.unit(number, columns=self.columns[0])
-            return _Layout("concatenated", *describe_joined(self._runs(number), texts, unit))
+            return self._joined("concatenated", actual.names[number], self._runs(number), texts, unit)
         if len(self.reference) == 1:
             [target] = self.reference
             texts = dict(zip(self.actual, short_names([actual.names[i] for i in self.actual])))
@@ -128,9 +129,20 @@ class WeightGroup:
                 for number in self.actual
                 for run in self._runs(number)
             )
-            return _Layout("split", *describe_joined(runs, texts, reference.unit(target, columns=self.columns[1])))
+            unit = reference.unit(target, columns=self.columns[1])
+            return self._joined("split", reference.names[target], runs, texts, unit)
         sizes = f"{len(self.actual)} weights have the rows of {len(self.reference)}"
         return _Layout("rearranged", sizes, True)
+
+    @staticmethod
+    def _joined(relation: str, name: str, runs: RowRuns, texts: dict[int, str], unit: RowUnit) -> _Layout:
+        """Return the layout of a weight with the rows of others. Its name may list them, as "qkv_proj" does."""
+        text, is_ordered = describe_joined(runs, texts, unit)
+        found = [texts[number] for number in dict.fromkeys(run.target for run in sorted(runs))]
+        named = named_order(name, found)
+        if named and named != found and len(runs) == len(found):
+            return _Layout(relation, f"{text}: its name says {', '.join(named)}", False)
+        return _Layout(relation, text, is_ordered)
 
     def _layout_of_two(self, number: int) -> _Layout:
         import numpy as np

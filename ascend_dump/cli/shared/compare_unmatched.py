@@ -24,13 +24,21 @@ def unmatched_lines(dumps: Sequence[Dump], comparison: Comparison, alone: Sequen
     """
     if not alone:
         return
-    for field in ("rank", "step"):
-        yield from _on_one_side(field, dumps, comparison)
+    yield from _on_one_side("rank", dumps, comparison)
+    if not _is_by_tokens(comparison):
+        yield from _on_one_side("step", dumps, comparison)
     yield from _several_runs(comparison)
     names = list(dict.fromkeys(pair.record.op_name or pair.record.op_type for pair in alone))
     suffix = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     records, verb = counted(len(alone), "record"), "has" if len(alone) == 1 else "have"
     yield f"{records} of {counted(len(names), 'operator')} {verb} no partner: {', '.join(names[:_SHOWN])}{suffix}"
+
+
+def _is_by_tokens(comparison: Comparison) -> bool:
+    """Return True if the tokens of all calls were compared at once: no step has a partner of its own then."""
+    from ascend_dump.analysis.alignment.token_parts import token_part
+
+    return any(token_part(pair.actual) is not None for pair in comparison.pairs.looked_at())
 
 
 def _on_one_side(field: str, dumps: Sequence[Dump], comparison: Comparison) -> Iterator[str]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar
 import click
 
 if TYPE_CHECKING:
+    import polars
+
     from ascend_dump.report.column_rows import ColumnRows
 
 __all__ = ["Folding", "all_option"]
@@ -75,11 +77,17 @@ class Folding:
         else:
             is_kernel = pl.lit(False)
         unreadable = [number for number, record in rows.records.items() if record.error is not None]
-        is_folded = pl.col("op_type").is_in(sorted(_FOLDED)).fill_null(False) & ~row.is_in(unreadable)
+        is_folded = _is_folded() & ~row.is_in(unreadable)
         hidden = rows.frame.select(kernel=is_kernel, view=~is_kernel & is_folded)
         self.kernels += int(hidden["kernel"].sum()) * rows.times
         self.count += int(hidden["view"].sum()) * rows.times
         return rows.without(hidden["kernel"] | hidden["view"])
+
+    def are_shown(self) -> polars.Expr:
+        """Return an expression that is False for rows of a catalog that `unfold_rows` drops as views."""
+        import polars as pl
+
+        return pl.lit(True) if self._off else ~_is_folded() | pl.col("error").is_not_null()
 
     def notes(self, noun: str, *, holding: str = "") -> Iterator[str]:
         """Yield sentences about the dropped items. holding: a property of all dropped items, such as "NaN"."""
@@ -95,3 +103,9 @@ class Folding:
         hold = f" with {holding}" if holding else ""
         what = f"{counted(self.count, noun)}{hold} that {change} no values"
         yield f"{what} (views, detach, empty, ...) {are} left out: --all"
+
+
+def _is_folded() -> polars.Expr:
+    import polars as pl
+
+    return pl.col("op_type").is_in(sorted(_FOLDED)).fill_null(False)

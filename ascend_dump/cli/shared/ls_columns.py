@@ -5,13 +5,13 @@ Cells and totals are computed column by column. Only unreadable rows are convert
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Optional
 
 from ascend_dump.cli.shared.ls_groups import RunLabels
 from ascend_dump.cli.shared.reading import Unreadable, progress
 from ascend_dump.report.column_rows import ColumnRows, shape, text
+from ascend_dump.report.tables import TableRows
 
 if TYPE_CHECKING:
     import polars
@@ -35,8 +35,8 @@ _LOW = (1 << 32) - 1
 _OF_FIRST = ("op_name", "op_type", "step", "run", "rank", "model", "shape", "kernel")
 
 
-def cells(rows: ColumnRows, lead: Sequence[Column], labels: RunLabels) -> Iterator[Sequence[str]]:
-    """Yield the cells of each line: those of `labels` and `lead`, then name, type, counts, types, shape, bytes."""
+def cells(rows: ColumnRows, lead: Sequence[Column], labels: RunLabels) -> TableRows:
+    """Return the cells of the lines: those of `labels` and `lead`, then name, type, counts, types, shape, bytes."""
     import polars as pl
 
     texts = {
@@ -56,20 +56,8 @@ def cells(rows: ColumnRows, lead: Sequence[Column], labels: RunLabels) -> Iterat
         columns["op_name"][row] = record.op_name or record.path.name
         columns["op_type"][row] = f"unreadable [{record.error.code}]"
     label = [labels.of_runs(rows.frame["run"].to_list())] if labels.paths else []
-    lines = zip(*label, *columns.values())
-    if not rows.steps or "step" not in columns:
-        return itertools.chain.from_iterable(itertools.repeat(list(lines), rows.times))
-    return _of_steps(list(lines), len(label) + list(columns).index("step"), rows.steps)
-
-
-def _of_steps(
-    lines: Sequence[tuple[str, ...]], column: int, steps: Sequence[Optional[int]]
-) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of each step. column: that of the step"""
-    for step in steps:
-        text_of_step = ("-" if step is None else str(step),)
-        for line in lines:
-            yield line[:column] + text_of_step + line[column + 1 :]
+    steps = ["-" if step is None else str(step) for step in rows.steps]
+    return TableRows([*label, *columns.values()], steps, len(label) + list(columns).index("step"))
 
 
 def nbytes_of(rows: ColumnRows) -> int:

@@ -6,11 +6,12 @@ Only tensors whose statistics the columns do not have exactly are records too, s
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 from ascend_dump.cli.shared.reading import Unreadable, progress
 from ascend_dump.report.column_rows import ColumnRows, shape, text
+from ascend_dump.report.tables import TableRows, number
 from ascend_dump.statistics import COUNTS, TABLE
 
 if TYPE_CHECKING:
@@ -102,14 +103,14 @@ def _needs_record() -> polars.Expr:
     return pl.any_horizontal(pl.col("error").is_not_null(), *missing, *map(may_be_integer, floats))
 
 
-def tensor_rows(dump: Dump, unreadable: Unreadable) -> Iterator[ColumnRows]:
+def tensor_rows(dump: Dump, unreadable: Unreadable, are_shown: polars.Expr) -> Iterator[ColumnRows]:
     """Yield the tensors in order. unreadable: the counter to which all records are added.
 
-    Rows with a record are those for which `_needs_record` is true.
+    Rows with a record are those for which `_needs_record` is true and that are shown, see `Folding.are_shown`.
     """
     import polars as pl
 
-    needs_record = _needs_record()
+    needs_record = _needs_record() & are_shown
     frame = dump.catalog().with_columns(needs_record.alias("needs_record"))
     frame = frame.select(*_LEADING, *_NEEDED, *_ALWAYS, *_OPTIONAL, "needs_record")
     records: Iterator[Record] = iter(())
@@ -127,9 +128,13 @@ def tensor_rows(dump: Dump, unreadable: Unreadable) -> Iterator[ColumnRows]:
 
 
 def cells(
-    rows: ColumnRows, lead: Sequence[Column], argument: Sequence[Column], names: Collection[str]
-) -> Iterator[list[str]]:
-    """Yield the cells of each line but those with a record, for which an empty list is yielded. names: statistics"""
+    rows: ColumnRows,
+    lead: Sequence[Column],
+    argument: Sequence[Column],
+    names: Collection[str],
+    of_records: Mapping[int, Sequence[str]],
+) -> TableRows:
+    """Return the cells of the lines. names: statistics; of_records: by row the cells of the lines with a record"""
     import polars as pl
 
     texts = {
@@ -146,14 +151,30 @@ def cells(
         behind = map(parameters.__getitem__, frame["attrs"].to_list())
         columns[argument[0].name] = [name + more for name, more in zip(columns[argument[0].name], behind)]
     for name in names:
-        if name in COUNTS:
-            columns[name] = frame.select(text(pl.col(name)).alias(name))[name].to_list()
-        else:
-            columns[name] = ["-" if value is None else f"{value:.6g}" for value in frame[name].to_list()]
-    lines = list(map(list, zip(*columns.values())))
-    for row in rows.records:
-        lines[row] = []
-    return iter(lines)
+        numbers: dict[Any, str] = _CountTexts() if name in COUNTS else _FloatTexts()
+        columns[name] = list(map(numbers.__getitem__, frame[name].to_list()))
+    for row, line in of_records.items():
+        for column, cell in zip(columns.values(), line):
+            column[row] = cell
+    return TableRows(list(columns.values()))
+
+
+class _CountTexts(dict[Optional[int], str]):
+    """The texts of distinct counts."""
+
+    def __missing__(self, value: Optional[int]) -> str:
+        self[value] = written = number(value)
+        return written
+
+
+class _FloatTexts(dict[Optional[float], str]):
+    """The texts of distinct numbers. 0.0 and -0.0 are equal, but their texts differ, so they are not kept."""
+
+    def __missing__(self, value: Optional[float]) -> str:
+        written = "-" if value is None else f"{value:.6g}"
+        if value != 0:
+            self[value] = written
+        return written
 
 
 def _parameter(attrs: Optional[str]) -> str:

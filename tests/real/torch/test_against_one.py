@@ -27,7 +27,7 @@ FAULTS = {
     ),
     "means.kept": Expected("aten::copy_", "parameter.grad.copy_(mean)", "rank 0 runs aten::copy_, rank 1 does not", 0),
     "means.largest": Expected("c10d::allreduce_", "dist.all_reduce(mean", "combines terms of a sum, but not by a sum"),
-    "parts.undivided": Expected("aten::div_", "part.div_(ranks)", "rank 1 passes the tensor on as it is", 0),
+    "parts.undivided": Expected("aten::div_", "part.div_(ranks)", "rank 0 runs aten::div_, rank 1 does not", 0),
     "pairs.cut": Expected("aten::split", "gradients[0].chunk(", "it is not reduced over ranks"),
     "pairs.source": Expected("c10d::broadcast_", "dist.broadcast(weights", "replaces the tensor of the other side"),
     "parts.old": Expected("aten::clone", "sent = own.clone()", "only rank 1 runs aten::clone", 1),

@@ -19,12 +19,17 @@ LENGTHS, NEW = (6, 4), 3
 class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
     """Attention to the tokens of a call, or to a cache: one request after the other, or one token of each request.
 
-    sink: a score of each head that has no key; cap: the largest score; factor: that of the numbers in the cache
+    sink: a score of each head that has no key; by_hand: the operators of a softmax; cap: the largest score
+    factor: that of the numbers in the cache
+    shown: the number of later tokens that a whole sequence attends to
     """
 
     sink: Any = None
+    by_hand = ""
+    has_positive_values = False
     cap: Any = None
     factor = 1.0
+    shown = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,6 +38,11 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
 
     def weights(self, scores: Any, axis: int = 0) -> Any:
         """Return the weights of the keys. axis: that of the heads"""
+        if self.by_hand == "sum":
+            exponentials = (scores - scores.amax(-1, keepdim=True)).exp()
+            return exponentials / exponentials.sum(-1, keepdim=True)
+        if self.by_hand == "logsumexp":
+            return (scores - scores.logsumexp(-1, keepdim=True)).exp()
         if self.sink is None or self.fault == "no sink":
             return scores.softmax(-1)
         shape = [1] * scores.dim()
@@ -45,19 +55,28 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
 
     def forward(self, x: Any, positions: Any, cache: Any, lengths: Any) -> Any:
         q, k, v = self.q(x), self.k(x), self.v(x)
+        v = v.relu() if self.has_positive_values else v
         if cache is None:
             q, k, v = (part.unflatten(-1, (-1, HEAD)).transpose(1, 2) for part in (q, k, v))
             k, v = (part.repeat_interleave(HEADS // GROUPS, 1) for part in (k, v))
             scores = self.capped(q @ k.transpose(-1, -2) * HEAD**-0.5)
-            scores = scores + torch.full(scores.shape[-2:], float("-inf")).triu(1)
+            scores = scores + torch.full(scores.shape[-2:], float("-inf")).triu(1 + self.shown)
             return self.o((self.weights(scores, 1) @ v).transpose(1, 2).flatten(2))
         rows = torch.arange(len(lengths)).repeat_interleave(lengths)
+        if self.fault == "rounded values":
+            v = v.to(torch.bfloat16).float()
+        if self.fault == "rounded keys":
+            k = k.to(torch.bfloat16).float()
         # One write for keys and values, which are the halves of each row of the cache.
         both = torch.stack((k, v), 1).view(1, -1, 2, GROUPS, HEAD)
         both = both if self.factor == 1.0 else both * self.factor
         if self.fault == "scatter":
             places = (rows * ROOM + positions)[:, None].expand(-1, both[0, 0].numel())
             cache.view(-1, places.shape[1]).scatter_(0, places, both.flatten(2)[0])
+        elif self.fault == "slot" and len(q) == len(lengths):
+            cache[rows[None], (positions + 1)[None]] = both
+        elif self.fault == "overwrite":
+            cache[rows[None], positions.clamp(max=LENGTHS[0])[None]] = both
         else:
             cache[rows[None], positions[None]] = both
         q = q.view(-1, HEADS, HEAD)
@@ -82,10 +101,16 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         v = values[rows.flip(0) if self.fault == "values" else rows]
         k, v = (part if self.factor == 1.0 else part / self.factor for part in (k, v))
         factor = 0.9 if self.fault == "factor" else 1.0
+        if self.fault == "query":
+            q = q * 0.9  # factor of the queries
         scores = torch.einsum("rgnd,rkgd->rgnk", q.unflatten(1, (GROUPS, -1)), k) * (factor * HEAD**-0.5)  # factor
         scores = self.capped(scores)
         last = positions + (self.fault == "mask")
-        scores = scores.masked_fill(torch.arange(ROOM) > last[:, None, None, None], -1e30)
+        hidden = torch.arange(ROOM) > last[:, None, None, None]
+        if self.fault == "window":
+            near = torch.arange(ROOM) > positions[:, None, None, None] - 4
+            hidden = hidden | ~near
+        scores = scores.masked_fill(hidden, -1e30)
         weights = scores.half().softmax(-1).float() if self.fault == "softmax" else self.weights(scores, 1)
         return torch.einsum("rgnk,rkgd->rgnd", weights, v).flatten(1)
 
@@ -152,12 +177,16 @@ def test_a_cache_is_no_state_for_later_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "operator", "text"),
     [
-        ("mask", "masked_fill", "attends to 8 keys here, to 7 in the reference"),
+        ("mask", "gt", "attends to 8 keys here, to 7 in the reference"),
         ("softmax", "_to_copy", "the products of queries and keys agree"),
         ("factor", "mul", "the scores are 0.9 times"),
         ("keys", "index", "it reads other keys"),
         ("values", "index", "the weights of all keys agree"),
-        ("heads", "bmm", "the queries and keys agree"),
+        ("heads", "repeat", "head 1 reads the keys of head 2"),
+        ("rounded keys", "_to_copy", "the queries agree, and the keys are rounded to"),
+        ("rounded values", "_to_copy", "the weights of all keys agree, and the results differ"),
+        ("slot", "index_put_", "it reads other keys"),
+        ("overwrite", "index_put_", "it reads other keys"),
     ],
 )
 def test_a_fault_in_an_attention(fault: str, operator: str, text: str, tmp_path: Path) -> None:
@@ -169,7 +198,7 @@ def test_a_fault_in_an_attention(fault: str, operator: str, text: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("fault", "operator"), [("", ""), ("mask", "masked_fill"), ("values", "index"), ("no sink", "_softmax")]
+    ("fault", "operator"), [("", ""), ("mask", "gt"), ("values", "index"), ("no sink", "_softmax")]
 )
 def test_an_attention_with_a_sink(fault: str, operator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The softmax has a column more than there are keys."""
@@ -180,6 +209,25 @@ def test_an_attention_with_a_sink(fault: str, operator: str, tmp_path: Path, mon
     assert comparison.verdict == ("different" if fault else "noise")
 
 
+def test_values_that_may_be_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values without a negative number cannot be told from weights, so that their vectors are unknown."""
+    monkeypatch.setattr(Attention, "has_positive_values", True)
+    first = ascend_dump.compare(engine(tmp_path / "a", "values"), trainer(tmp_path / "b"), align="tokens").origins[0]
+    assert first.op_name.startswith("blocks.0/index_"), (first.op_name, first.evidence)
+
+
+@pytest.mark.parametrize("by_hand", ["sum", "logsumexp"])
+@pytest.mark.parametrize(("fault", "operator"), [("", ""), ("mask", "gt"), ("heads", "repeat"), ("values", "index")])
+def test_a_softmax_of_single_operators(
+    by_hand: str, fault: str, operator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = trainer(tmp_path / "b")
+    monkeypatch.setattr(Attention, "by_hand", by_hand)
+    comparison = ascend_dump.compare(engine(tmp_path / "a", fault), reference, align="tokens")
+    names = [origin.op_name.rpartition("_")[0] for origin in comparison.origins[:1]]
+    assert names == ([f"blocks.0/{operator}"] if fault else []), comparison.origins
+
+
 @pytest.mark.parametrize("fault", ["keys", "values"])
 def test_a_cache_of_scaled_numbers(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator that reads it is behind the one that restores the numbers."""
@@ -188,12 +236,32 @@ def test_a_cache_of_scaled_numbers(fault: str, tmp_path: Path, monkeypatch: pyte
     assert first.op_name.startswith("blocks.0/index_"), (first.op_name, first.evidence)
 
 
-def test_a_factor_before_a_cap_of_the_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cap changes scores by no single factor. The first operator whose result the reference lacks is named."""
+def test_a_mask_of_several_parts(tmp_path: Path) -> None:
+    """It is named where it is complete, with its parts."""
+    comparison = ascend_dump.compare(engine(tmp_path / "a", "window"), trainer(tmp_path / "b"), align="tokens")
+    first = comparison.origins[0]
+    assert first.op_name == "blocks.0/bitwise_or_0"
+    assert "it attends to 4 keys here, to 7 in the reference" in first.evidence[0]
+    assert "combines the masks of blocks.0/gt_0 (test_compare_attention.py:" in first.evidence[1]
+
+
+def test_a_mask_of_the_reference_that_shows_later_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More keys than a request has up to a token are wrong, whatever the cache of the other side has."""
+    monkeypatch.setattr(Attention, "shown", 1)
+    first = ascend_dump.compare(engine(tmp_path / "a", ""), trainer(tmp_path / "b"), align="tokens").origins[0]
+    assert "it attends to 1 keys here, to 2 in the reference, of 1 tokens up to it" in first.evidence[0]
+    assert first.evidence[1].startswith("the mask of the reference is wrong, see blocks.0/triu_0 ")
+
+
+@pytest.mark.parametrize(("fault", "comment"), [("factor", "# factor"), ("query", "# factor of the queries")])
+def test_a_factor_before_a_cap_of_the_scores(
+    fault: str, comment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cap changes scores by no single factor. A factor may be at the scores or, before them, at the queries."""
     monkeypatch.setattr(Attention, "cap", 0.5)
-    first = ascend_dump.compare(engine(tmp_path / "a", "factor"), trainer(tmp_path / "b"), align="tokens").origins[0]
+    first = ascend_dump.compare(engine(tmp_path / "a", fault), trainer(tmp_path / "b"), align="tokens").origins[0]
     line = int(str(first.source).rpartition(":")[2])
-    assert Path(__file__).read_text(encoding="utf-8").splitlines()[line - 1].endswith("# factor"), first.evidence
+    assert Path(__file__).read_text(encoding="utf-8").splitlines()[line - 1].endswith(comment), first.evidence
 
 
 def test_another_cap_of_the_logits(tmp_path: Path) -> None:

@@ -190,6 +190,30 @@ def test_gradients_that_are_not_zeroed_are_one_origin(tmp_path: Path) -> None:
     [origin] = compared(tmp_path, zero=False, steps=2).origins
     assert (origin.kind, origin.step) == ("structure", 1)
     assert origin.evidence[0].startswith("gradients were accumulated: ")
+    assert "not zero when a backward pass began" in origin.evidence[0]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_gradient_that_is_lost_between_two_backward_passes_is_missing_here(tmp_path: Path, is_lost: bool) -> None:
+    def trained(path: Path, *, loses: bool) -> Path:
+        torch.manual_seed(0)
+        network = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        with ascend_dump.capture(network, path=path, steps="0", options={"step": "optimizer"}):
+            for part in torch.randn(2, 8, 4):
+                network(part).square().sum().backward()
+                if loses:
+                    network.zero_grad()
+                    loses = False
+            optimizer.step()
+        return path
+
+    found = ascend_dump.compare(trained(tmp_path / "a", loses=is_lost), trained(tmp_path / "b", loses=False))
+    texts = [origin.evidence[0] for origin in found.origins]
+    assert len(texts) == is_lost
+    for text in texts:
+        assert text.startswith("gradients were accumulated in the reference only: zero here when a backward pass began")
+        assert text.endswith("look for a zero_grad() between two passes")
 
 
 def test_another_number_of_an_optimizer_is_one_origin(tmp_path: Path) -> None:

@@ -414,5 +414,5 @@ def test_positions_that_all_layers_count_otherwise(tmp_path: Path) -> None:
     [origin, *_] = comparison.origins
     assert origin.kind == "structure"
     assert (origin.pair.actual.op_type, origin.pair.reference.op_name) == ("aten::mul", "mul_0")
-    assert "compute different results from tensors that both have" in origin.evidence[0]
+    assert "compute different results from results that both have" in origin.evidence[0]
     assert not any(fact.startswith("it begins in one of these operators") for fact in origin.evidence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,8 +12,8 @@ import ascend_dump
 
 # Private: rules on the order of origins, which small programs do not tell apart.
 from ascend_dump.analysis.alignment.token_groups import makes_other_kind
-from ascend_dump.analysis.compare import _traced_difference
-from ascend_dump.analysis.compare._tokens import _in_order_of_differences
+from ascend_dump.analysis.compare.by_tokens import traced_difference
+from ascend_dump.analysis.compare.by_tokens.origins import _in_order_of_differences
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.matches import Match
@@ -202,10 +203,10 @@ def test_a_difference_is_traced_from_the_first_tensor_that_is_far_off(
     small: int, far: int, traced: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a norm that hides a factor, a whole attention differs by less than what counts as the same result."""
-    monkeypatch.setattr(_traced_difference, "_is_small", lambda pair: pair.reason == "small")
+    monkeypatch.setattr(traced_difference, "_is_small", lambda pair: pair.reason == "small")
     record = Record(None, path=Path("f"), op_name="mul_0", op_type="aten::mul", io="output")
     ends = [Pair(record, record, "", 0.0, "different", reason) for reason in [*["small"] * small, *["far"] * far]]
-    found = _traced_difference._first_ends(ends)
+    found = traced_difference._first_ends(ends)
     assert len(found) == traced
     assert [pair.reason for pair in found].count("far") == min(far, 1)
 
@@ -239,7 +240,20 @@ def test_operators_of_one_side_come_behind_the_first_result_that_differs() -> No
     alone = Origin("structure", Pair(records[0], None, "", 0.0, "unmatched"), ())
     sure = Origin("structure", Pair(records[1], records[2], "order", 0.8, "different"), ())
     unknown = Origin("unknown", sure.pair, ())
-    assert _in_order_of_differences([alone, sure], [sure.pair]) == [sure, alone]
-    assert _in_order_of_differences([alone, unknown], [sure.pair]) == [alone, unknown]
+
+    class Before:
+        """An alignment in which the operators of one side read results of `names`."""
+
+        def __init__(self, *names: str) -> None:
+            self.operators = [Mock(op_name=name) for name in names]
+
+        def operators_before(self, _side: int, _record: Record) -> list[Mock]:
+            return self.operators
+
+    nothing: Any = Before()
+    behind: Any = Before("add_0")
+    assert _in_order_of_differences([alone, sure], [sure.pair], nothing) == [sure, alone]
+    assert _in_order_of_differences([alone, unknown], [sure.pair], nothing) == [alone, unknown]
+    assert _in_order_of_differences([alone, unknown], [sure.pair], behind) == [unknown, alone]
     later = Pair(records[3], records[3], "order", 0.8, "different")
-    assert _in_order_of_differences([alone, sure], [later, sure.pair]) == [alone, sure]
+    assert _in_order_of_differences([alone, sure], [later, sure.pair], nothing) == [alone, sure]

@@ -21,12 +21,14 @@ import ascend_dump
 WIDTH, LENGTH = 16, 6
 
 
-def compared(path: Path, run: Callable[[Any], object], actual: nn.Module, reference: nn.Module) -> Any:
+def compared(
+    path: Path, run: Callable[[Any], object], actual: nn.Module, reference: nn.Module, data: str = "tensor"
+) -> Any:
     """Compare two programs with the same weights. run: calls a model"""
     actual.load_state_dict(reference.state_dict())
     for name, model in (("actual", actual), ("reference", reference)):
         torch.manual_seed(1)
-        with ascend_dump.capture(model, path=path / name, mode="all", data="tensor"):
+        with ascend_dump.capture(model, path=path / name, mode="all", data=data):
             run(model)
     return ascend_dump.compare(path / "actual", path / "reference")
 
@@ -121,12 +123,14 @@ class Chain(nn.Module):
         return torch.relu(self.last(self.second(self.first(x))))
 
 
-def test_a_layer_by_hand_with_the_right_result_is_no_cause_of_a_wrong_norm_behind_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", ["tensor", "stats"])
+def test_a_layer_by_hand_with_the_right_result_is_no_cause_of_a_wrong_norm_behind_it(tmp_path: Path, data: str) -> None:
     found = compared(
         tmp_path,
         train,
         Chain(nn.Identity(), Product(True), Norm(0.5)),
         Chain(nn.Identity(), Product(False), Norm(None)),
+        data,
     )
     assert found.origins[0].module == "last"
 

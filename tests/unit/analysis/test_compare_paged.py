@@ -229,7 +229,7 @@ def test_a_right_engine(schedule: str, tokens: int, experts: bool, trainers: dic
     assert comparison.verdict in ("equal", "noise"), comparison.counts
     assert comparison.origins == ()
     assert f"{tokens} tokens of 2 requests" in comparison.aligned[-1]
-    rejected = "4 tokens of a draft were rejected in actual and are left out"
+    rejected = "left out: 4 tokens of actual that a later call replaces, as after a rejected draft"
     assert (rejected in comparison.aligned) == (schedule == "drafts")
 
 

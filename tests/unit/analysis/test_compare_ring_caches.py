@@ -105,7 +105,7 @@ def test_wrong_values_of_a_ring(tmp_path: Path) -> None:
     comparison = compared(tmp_path, (9, 11, 10), shift=0.3)
     assert comparison.verdict == "different"
     first = comparison.origins[0]
-    assert first.op_name.startswith("blocks.1/bmm_")
+    assert first.op_name.startswith("blocks.1/cat_")
     assert "it reads other keys than the reference" in first.evidence[0]
 
 

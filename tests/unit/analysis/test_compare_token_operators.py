@@ -15,13 +15,13 @@ HEADS, SIZE, VOCABULARY, EXPERTS, LENGTH, NEW = 2, 12, 40, 6, 9, 3
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
-    """limit: queries, keys and values are cut to it in place; narrow: the weights are rounded
+    """limit: queries, keys and values are cut to it in place; narrow: the weights are rounded, or the result
 
     slots: number of slots of a ring in which keys and values are cached; 0 for a cache to which they are appended
     """
 
     limit: Optional[float] = None
-    narrow = False
+    narrow = ""
     slots = 0
 
     def __init__(self, *, rotates: bool) -> None:
@@ -44,8 +44,9 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         scores = q @ k.transpose(2, 3) * 6**-0.5
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(scores.shape[-1] - scores.shape[-2])
         weights = scores.masked_fill(~mask, -1e30).softmax(-1)
-        weights = weights.to(torch.bfloat16).float() if self.narrow else weights
-        return self.o((weights @ v).transpose(1, 2).flatten(2))
+        weights = weights.to(torch.bfloat16).float() if self.narrow == "weights" else weights
+        result = (weights @ v).transpose(1, 2).flatten(2)
+        return self.o(result.to(torch.bfloat16).float() if self.narrow == "result" else result)
 
     def cached(self, cache: Any, *new: Any) -> Any:
         """Write to the ring, and read it in a step of decoding."""
@@ -159,12 +160,21 @@ def test_a_write_in_place_that_one_side_lacks(clips: bool, tmp_path: Path) -> No
     assert "aten::clamp_ runs in the reference only" in " ".join(first.evidence)
 
 
-def test_what_a_cast_of_one_side_made_is_not_from_outside(tmp_path: Path) -> None:
-    """Casts of one side are not compared, so that the walk does not know what made their results."""
+def test_weights_that_one_side_casts(tmp_path: Path) -> None:
+    """Casts of one side are not compared, so that the walk takes their results for data from outside."""
     network = Network()
-    network.attentions[0].narrow = True
+    network.attentions[0].narrow = "weights"
     comparison = compared(tmp_path, network)
     evidence = [fact for origin in comparison.origins for fact in origin.evidence]
+    assert comparison.origins[0].op_name == "attentions.0/_to_copy_0"
+    assert "rounded to bfloat16 for the product" in evidence[0]
+    assert not any("from outside" in fact or "no recorded operator" in fact for fact in evidence), evidence
+
+
+def test_the_result_of_a_cast_of_one_side_is_not_from_outside(tmp_path: Path) -> None:
+    network = Network()
+    network.attentions[0].narrow = "result"
+    evidence = [fact for origin in compared(tmp_path, network).origins for fact in origin.evidence]
     assert any("attentions.0/_to_copy_1 here" in fact for fact in evidence), evidence
     assert not any("from outside" in fact or "no recorded operator" in fact for fact in evidence), evidence
 

@@ -26,6 +26,7 @@ class Trainer(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         self.embed, self.head = nn.Embedding(VOCABULARY, SIZE), nn.Linear(SIZE, VOCABULARY, bias=False)
         self.q, self.k, self.v, self.o = (nn.Linear(SIZE, SIZE, bias=False) for _ in range(4))
         self.k_norm = nn.Parameter(torch.rand(SIZE // HEADS) + 0.5)
+        self.has_norm = True
         self.up, self.down = nn.Linear(SIZE, 2 * SIZE, bias=False), nn.Linear(2 * SIZE, SIZE, bias=False)
 
     def forward(self, ids: Any, positions: Any) -> Any:
@@ -34,7 +35,8 @@ class Trainer(nn.Module):  # type: ignore[misc]  # torch is imported as Any
         angles = torch.cat((angles, angles), -1)[:, None]
         cos, sin = angles.cos(), angles.sin()
         q, k, v = (part(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        k = k * k.pow(2).mean(-1, keepdim=True).add(1e-5).rsqrt() * self.k_norm
+        if self.has_norm:
+            k = k * k.pow(2).mean(-1, keepdim=True).add(1e-5).rsqrt() * self.k_norm
         q, k = (t * cos + torch.cat((-t[..., HALF:], t[..., :HALF]), -1) * sin for t in (q, k))
         scores = q @ k.transpose(2, 3) * HALF**-0.5
         weights = scores.masked_fill(~torch.ones(LENGTH, LENGTH).tril().bool(), -1e30).softmax(-1)
@@ -44,6 +46,8 @@ class Trainer(nn.Module):  # type: ignore[misc]  # torch is imported as Any
 
 class Engine(nn.Module):  # type: ignore[misc]
     """The same layer as one function with fused weights, that rotates halves and keeps keys and values."""
+
+    counts_from_five = False
 
     def __init__(self, trainer: Trainer, fault: str = "", *, fused: bool = False) -> None:
         super().__init__()
@@ -56,14 +60,21 @@ class Engine(nn.Module):  # type: ignore[misc]
     def forward(self, ids: Any, positions: Any) -> Any:
         [trainer] = self.trainer
         x = functional.embedding(ids, trainer.embed.weight)
-        angles = (positions[..., None] / 10.0 ** torch.arange(HALF))[:, :, None]
-        fused = (x @ self.w_qkv.T).unflatten(-1, (3, HEADS, -1))
+        counted = positions + (5 if self.counts_from_five else 0)
+        if self.fault == "position" and positions.shape[1] == 1:
+            counted = counted + 1
+        angles = (counted[..., None] / 10.0 ** torch.arange(HALF))[:, :, None]
+        product = x @ self.w_qkv.T
+        if self.fault == "heads":
+            fused = product.unflatten(-1, (HEADS, 3, -1)).transpose(2, 3)
+        else:
+            fused = product.unflatten(-1, (3, HEADS, -1))
         if self.fault == "exchanged":
             fused = fused.clone()  # a copy keeps the order of elements
         q, k, v = fused.unbind(2)
         if self.fault == "exchanged":
             k, v = v, k
-        if self.fault != "no norm":
+        if self.fault not in ("no norm", "heads"):
             k = functional.rms_norm(k, k.shape[-1:], trainer.k_norm, 1e-5)
         q = self.rotated(q, angles.cos(), angles.sin())
         if self.fault != "unrotated keys":
@@ -87,6 +98,8 @@ class Engine(nn.Module):  # type: ignore[misc]
 
     def rotated(self, x: Any, cos: Any, sin: Any) -> Any:
         first, second = x[..., :HALF], x[..., HALF:]
+        if self.fault == "pairs":
+            first, second = x[..., 0::2], x[..., 1::2]
         if self.fault == "sign":
             return torch.cat((first * cos + second * sin, second * cos - first * sin), -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
@@ -97,6 +110,7 @@ def compared(tmp_path: Path, fault: str = "", *, fused: bool = False) -> ascend_
     ids = torch.randint(1, VOCABULARY, (1, LENGTH), generator=torch.Generator().manual_seed(3))
     positions = torch.arange(LENGTH)[None]
     trainer = Trainer()
+    trainer.has_norm = fault != "heads"
     engine = Engine(trainer, fault, fused=fused)
     with torch.no_grad(), ascend_dump.capture(engine, path=tmp_path / "rollout", steps="0-9"):
         for part in (slice(0, LENGTH - NEW), *(slice(n, n + 1) for n in range(LENGTH - NEW, LENGTH))):
@@ -127,7 +141,22 @@ def test_the_first_result_that_the_other_program_lacks_is_named(tmp_path: Path) 
     assert (first.kind, str(first.source).rpartition("/")[2]) == ("structure", f"{Path(__file__).name}:{line}")
     assert first.op_name.startswith("mul"), "not cat, which joins the results"
     assert "of actual" in first.evidence[0]
-    assert "from tensors that both have" in first.evidence[0]
+    assert "from results that both have" in first.evidence[0]
+
+
+@pytest.mark.parametrize("from_five", [False, True])
+def test_a_position_that_does_not_follow_from_the_one_before(
+    from_five: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rotation depends on distances, so that each side may begin to count anywhere."""
+    monkeypatch.setattr(Engine, "counts_from_five", from_five)
+    assert compared(tmp_path / "right").verdict in ("equal", "noise")
+    first = compared(tmp_path / "wrong", "position").origins[0]
+    assert str(first.source).endswith(f":{line_of('counted = counted + 1')}"), (first.op_name, first.evidence)
+    expected = 12 if from_five else 7
+    assert f"first token 6; its position is {expected} here, 6 in the reference: 3 of 9" in first.evidence[0]
+    other = compared(tmp_path / "other", "sign").origins[0]
+    assert "position" not in other.evidence[0], other.evidence
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -156,6 +185,16 @@ def test_operators_that_move_elements_on_one_side_are_named_if_the_tensor_before
     assert "reads mm_0[32:48] here, k/mm_0 in the reference" in norm.evidence
     assert (moved.op_name, moved.kind) == ("unbind_0", "wiring")
     assert "its elements are moved by" in " ".join(moved.evidence)
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"), [("heads", "(HEADS, 3, -1)).transpose(2, 3)"), ("pairs", "x[..., 0::2], x[..., 1::2]")]
+)
+def test_elements_that_are_picked_otherwise(fault: str, line: str, tmp_path: Path) -> None:
+    """No tensor of the trainer has these elements: the operator that multiplies them is not the one that is wrong."""
+    first = compared(tmp_path, fault, fused=True).origins[0]
+    assert str(first.source).endswith(f":{line_of(line)}"), (first.op_name, first.evidence)
+    assert "that the other program does not pick" in first.evidence[0]
 
 
 def test_a_part_of_a_fused_weight_of_which_all_rows_are_stale(tmp_path: Path) -> None:

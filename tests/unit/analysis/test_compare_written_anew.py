@@ -22,7 +22,7 @@ import ascend_dump
 from ascend_dump.analysis.alignment.ranks_and_steps import operators_in
 from ascend_dump.analysis.compare import _walk_rank
 from ascend_dump.analysis.compare._corrections import corrections
-from ascend_dump.analysis.explaining.borders import _agreeing_inside
+from ascend_dump.analysis.explaining.borders import agreeing_inside
 from ascend_dump.analysis.explaining.drafts import Draft
 from ascend_dump.analysis.explaining.left_states import paired_states
 from ascend_dump.analysis.explaining.origins import Drafts
@@ -520,7 +520,7 @@ def test_numbers_and_lists_inside_of_a_rebuilt_part_agree(tmp_path: Path) -> Non
     sides = [operators(tmp_path / str(number), *program) for number, program in enumerate(zip(models, loops))]
     loose = [[operator for operator in side if not operator.module] for side in sides]
     state = RankState(Rules(), None, NoiseJudge(Rules(), None))
-    agreeing = _agreeing_inside(state, Stretch((loose[0], loose[1])))
+    agreeing = agreeing_inside(state, Stretch((loose[0], loose[1])))
     by_name = {operator.op_name: operator for operator in loose[1]}
     assert id(by_name["linalg_vector_norm_0"].outputs[0]) in agreeing
     scaled = next(operator for operator in loose[1] if operator.op_type.startswith("aten::_foreach_mul"))

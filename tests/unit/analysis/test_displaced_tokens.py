@@ -112,3 +112,26 @@ def test_tokens_in_slots_that_were_taken_for_padding() -> None:
 def test_slots_with_several_ids_count_as_tokens() -> None:
     assert count_tokens([call([5, 6, 7, 8, 9], [*[NO_TOKEN] * 4, (0, 0)])]) == 5
     assert count_tokens([call([0, 0, 0, 0, 9], [*[NO_TOKEN] * 4, (0, 0)])]) == 1
+
+
+def test_a_request_that_has_ended_on_the_other_side_does_not_go_on() -> None:
+    """Both have three tokens, and the other side knows no fourth one of the first request."""
+    requests = Requests([[5, 6, 7], [8, 9, 5, 6]])
+    for ids in ([5, 6, 7], [8, 9, 5]):
+        segment = run(ids, 0)
+        requests.add(requests.begin(segment), segment, call(ids, [NO_TOKEN] * 3))
+    assert requests.owner(run([6], 3), [0, 1], None) == 1
+    assert requests.waiting(run([6], 3), 0) == 1
+
+
+@pytest.mark.parametrize(("calls", "position"), [([[5, 6, 9, 9]], 2), ([[5, 6], [9], [9]], 4)])
+def test_padding_is_in_the_first_call_of_a_request(calls: list[list[int]], position: int) -> None:
+    """Behind it, a program may write the next token. Tokens that were generated may be the same ones by chance."""
+    requests, begin = Requests([[5, 6, 7]]), 0
+    number = requests.begin(run(calls[0], 0))
+    for ids in calls:
+        requests.add(number, run(ids, begin), call(ids, [NO_TOKEN] * len(ids)))
+        begin += len(ids)
+    last = call([7], [NO_TOKEN])
+    requests.add(number, run([7], begin), last)
+    assert last.slots == [[(number, position)]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -14,8 +15,10 @@ import pytest
 from suspect_dumps import write_rows
 
 import ascend_dump
+from ascend_dump.analysis import suspects
 from ascend_dump.analysis.suspects import RULES, Row, find_suspects
 from ascend_dump.cli.shared.help_texts import topics
+from ascend_dump.common.collector import rare_collections
 from ascend_dump.dump_format import CollectiveCall
 from ascend_dump.statistics import Statistics
 
@@ -31,6 +34,28 @@ class TestEveryRule:
         report = find_suspects(write_rows(tmp_path, RULES[name].passes))
         assert report.suspects == ()
         assert report.operators == len({(row.step, row.rank, row.op_name) for row in RULES[name].passes})
+
+
+def test_suspects_do_not_depend_on_the_number_of_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    last_step = max(row.step for rule in RULES.values() for row in rule.trips) + 1
+    rows = [
+        row._replace(step=row.step + number * last_step)
+        for number, rule in enumerate(RULES.values())
+        for row in rule.trips
+    ]
+    dump = write_rows(tmp_path, sorted(rows, key=lambda row: (row.rank, row.step)))
+    expected = find_suspects(dump)
+    assert len(expected.suspects) > 3
+    for count in (1, 3, 10_000):
+        monkeypatch.setattr(suspects, "_RUNS_AT_ONCE", count)
+        assert find_suspects(dump) == expected
+
+
+def test_an_analysis_restores_the_thresholds_of_the_garbage_collector() -> None:
+    before = gc.get_threshold()
+    with rare_collections():
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before
 
 
 def test_of_two_ranks_that_differ_from_the_start_only_their_comparison_tells(tmp_path: Path) -> None:

@@ -16,13 +16,17 @@ pytest.importorskip("rapidfuzz")
 from test_compare_engines import compared  # noqa: E402
 
 from ascend_dump.analysis.alignment.attention_parts import TokenAttention, attentions_of  # noqa: E402
-from ascend_dump.analysis.alignment.built_otherwise.traced_differences import TracedDifferences  # noqa: E402
+from ascend_dump.analysis.alignment.built_otherwise.traced_differences import Beginning, TracedDifferences  # noqa: E402
 from ascend_dump.analysis.alignment.token_parts import CommonTokens, TokenPart  # noqa: E402
 from ascend_dump.analysis.alignment.token_ways import Way  # noqa: E402
 
 # Private: rules by themselves, without programs in which they decide.
-from ascend_dump.analysis.compare import _attention, _movers, _traced_difference, _walk_rank  # noqa: E402
-from ascend_dump.analysis.compare._tokens import _in_execution_order  # noqa: E402
+from ascend_dump.analysis.compare import _walk_rank  # noqa: E402
+from ascend_dump.analysis.compare.by_tokens import attention as _attention  # noqa: E402
+from ascend_dump.analysis.compare.by_tokens import movers as _movers  # noqa: E402
+from ascend_dump.analysis.compare.by_tokens import traced_difference as _traced_difference  # noqa: E402
+from ascend_dump.analysis.compare.by_tokens.origins import _in_execution_order, without_consequences  # noqa: E402
+from ascend_dump.analysis.compare.by_tokens.results import TokenResults, settled_by_results  # noqa: E402
 from ascend_dump.analysis.explaining.results import Origin, Pair  # noqa: E402
 from ascend_dump.analysis.explaining.wiring import CHANGED, FROM_OUTSIDE  # noqa: E402
 from ascend_dump.analysis.operators.operator import Operator  # noqa: E402
@@ -88,14 +92,19 @@ class Call:
 class Alignment:
     """The operators of both sides, and the operators in which a difference begins."""
 
+    unit = 2.0**-24
+
     def __init__(self, operators: list[Operator], begins: Optional[Operator] = None) -> None:
         self.calls, self.tokens, self._begins = ([Call(operators)], [Call(operators)]), self, begins
 
     def base_operators(self, side: int) -> list[Operator]:
         return self.calls[side][0].operators
 
-    def begins_at(self, *_: object) -> list[Optional[Operator]]:
-        return [self._begins, None]
+    def begins_at(self, *_: object) -> list[Optional[Beginning]]:
+        return [None if self._begins is None else Beginning(self._begins), None]
+
+    def at_token(self, side: int, operator: Operator, number: int) -> Operator:
+        return operator
 
     def text(self, number: int) -> str:
         return f"token {number}"
@@ -155,7 +164,8 @@ def test_a_reader_of_values_is_right_if_the_keys_that_it_reads_are(storage: int,
     [part] = attentions_of(operators)[0].parts
     same, rows = np.ones(3), np.ones((3, 4))
     sides = [
-        TokenAttention(0, part, 3, same, same, same, same, rows, rows, results, ()) for results in (same, 2.0 * same)
+        TokenAttention(0, part, 3, same, same, same, same, rows, rows, rows, results, ())
+        for results in (same, 2.0 * same)
     ]
     cause = _attention._cause({0: (sides[0], sides[1])}, 1e-4, aligned(operators))
     assert cause is not None
@@ -222,7 +232,7 @@ def test_a_difference_is_not_traced_over_a_product_that_the_other_side_lacks(
         values[1, 1] = values[0, 1]
 
     class Tensor:
-        def __init__(self, side: int, of: Operator) -> None:
+        def __init__(self, side: int, of: Operator, _: Record) -> None:
             self._values = values[side, of.position]
 
         def ways(self) -> list[Way]:
@@ -235,7 +245,7 @@ def test_a_difference_is_not_traced_over_a_product_that_the_other_side_lacks(
     read: Any = Tensor
     traced = TracedDifferences(flows, [{0}, {0}], read, tokens, [0, 1], 1e-7)
     ends = [[InputSource(operators[2].outputs[0], Made(2, 0), None, None)] for _ in names]
-    assert [None if first is None else first.op_name for first in traced.begins_at(ends)] == names
+    assert [None if first is None else first.operator.op_name for first in traced.begins_at(ends)] == names
 
 
 @pytest.mark.parametrize("factor", [2.0, math.nan])
@@ -271,3 +281,36 @@ def test_results_that_differ_although_no_tensor_does(
     comparison = compared(tmp_path / "faulty", scales, both=masks)
     assert comparison.verdict == "different"
     assert any("times the rounding; all " in fact for fact in comparison.aligned)
+
+
+@pytest.mark.parametrize(
+    ("reason", "before", "is_kept"),
+    [
+        ("aten::cat, aten::mul run in actual only", ["mul_5"], False),
+        ("aten::cat, aten::mul run in actual only", ["sin_3"], True),  # it reads nothing of the first origin
+        ("these operators are built differently: 1 operator here, 1 in the reference", ["mul_5"], False),
+        ("aten::cat runs in actual only", ["mul_5"], True),  # a single operator is a change of its own
+    ],
+)
+def test_parts_that_read_results_of_the_first_origin_are_none(reason: str, before: list[str], is_kept: bool) -> None:
+    class Before:
+        def operators_before(self, side: int, _: Record) -> list[Operator]:
+            parts = (name.partition("_") for name in before if side == 0)
+            return [operator(int(number), op_type, output=(VALUES, 1)) for op_type, _, number in parts]
+
+    first = Origin("compute", pair(record("mul_5", "output")), ("text",))
+    later = Origin("structure", Pair(record("cat_9", "output"), None, "", 0.0, "unmatched", reason), ("text",))
+    alignment: Any = Before()
+    assert (later in without_consequences([first, later], first, alignment)) == is_kept
+
+
+def test_results_that_agree_settle_origins_at_operators_that_are_not_compared() -> None:
+    """Such an operator has no tensors of tokens, and is no parameter. Parameters that differ are kept."""
+    operators = [operator(0, "mean", output=(VALUES, 1)), operator(1, "mm", output=(VALUES, 2))]
+    results = TokenResults((operators[1].outputs[0], operators[1].outputs[0]), "", 0.0, 1.0, are_clear=True)
+    alone = Pair(None, operators[0].outputs[0], "order", 1.0, "different")
+    weight = pair(record("mean_0", "input"))
+    origins = [Origin("structure", alone, ("text",)), Origin("parameter", weight, ("text",))]
+    kept, [settled, left] = settled_by_results(results, [operators, operators], origins, [alone, weight])
+    assert [origin.kind for origin in kept] == ["parameter"]
+    assert (settled.verdict, left.verdict) == ("noise", "different")

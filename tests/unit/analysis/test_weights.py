@@ -246,6 +246,21 @@ def test_a_fault_in_a_joined_weight_is_named(name: str, layout: Callable[[State]
     assert finding.relative
 
 
+@pytest.mark.parametrize(("order", "verdict"), [("qkv", "equal"), ("qvk", "different")])
+def test_an_order_of_joined_rows_that_the_name_denies(order: str, verdict: str, tmp_path: Path) -> None:
+    """All layers have the same order, so that only the name shows that keys and values are exchanged."""
+    fused = vllm(llama())
+    for layer in range(LAYERS):
+        attention = f"model.layers.{layer}.self_attn"
+        for kind in ("weight", "bias"):
+            parts = [llama()[f"{attention}.{part}_proj.{kind}"] for part in order]
+            fused[f"{attention}.qkv_proj.{kind}"] = np.concatenate(parts)
+    comparison = compared(tmp_path, fused, llama())
+    assert comparison.verdict == verdict
+    named = [text for text in lines(comparison)["concatenated"] if "its name says q_proj, k_proj, v_proj" in text]
+    assert len(named) == (0 if verdict == "equal" else 2)  # weights and biases
+
+
 def test_rotary_rows_of_all_layers_are_a_layout(tmp_path: Path) -> None:
     state = {
         name: rotary(value) if name.endswith(("q_proj.weight", "k_proj.weight")) else value
@@ -265,7 +280,7 @@ def test_gate_and_up_swapped_in_one_layer(tmp_path: Path) -> None:
     comparison = compared(tmp_path, fused, llama())
     [finding] = [finding for finding in comparison.findings if finding.verdict != "equal"]
     assert (finding.verdict, finding.actual) == ("different", (name,))
-    assert finding.text.startswith("rows 0-95 up_proj, rows 96-191 gate_proj; in 3 other layers")
+    assert finding.text.startswith("rows 0-95 up_proj, rows 96-191 gate_proj: its name says gate_proj, up_proj")
 
 
 def test_transposed_and_split_along_the_last_axis(tmp_path: Path) -> None:

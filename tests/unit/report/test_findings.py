@@ -12,7 +12,7 @@ from preloaded import COMPILER, write_python
 import ascend_dump
 from ascend_dump.cli import main
 from ascend_dump.report import findings
-from ascend_dump.report.findings import Finding, text_lines
+from ascend_dump.report.findings import Finding, short_lines, text_lines
 
 
 @pytest.fixture
@@ -113,3 +113,15 @@ def test_the_lines_fit_a_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -
     assert [line for line in lines if len(line) > max(width, 40)] == [lines[-1]]
     folded = " ".join(line.strip() for line in lines[1:-1])
     assert folded == f"evidence    {evidence}"
+
+
+def test_a_long_changed_call_takes_one_line() -> None:
+    """The first origin is on the same screen. The name and the first argument are kept."""
+    origin = Finding("origin", "net/mul_0", "aten::mul", 3, kind="compute")
+    arguments = tuple(f"argument_{number}: {number} here, {number + 1} in the reference" for number in range(6))
+    call = Finding("changed", "net/attention_0", "aten::attention", 3, arguments=arguments)
+    assert len(list(short_lines([origin], [call], room=12))) > 2
+    lines = list(short_lines([origin], [call], room=3))
+    assert len(lines) == 2
+    assert lines[1].startswith("changed     net/attention_0: argument_0: 0 here, 1 in the reference")
+    assert lines[1].endswith("…")

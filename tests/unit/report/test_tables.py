@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ascend_dump.report.documents import plain, write_document
 from ascend_dump.report.plots import histogram
-from ascend_dump.report.tables import Column, escape, number, size, write_table
+from ascend_dump.report.tables import Column, TableRows, escape, number, size, write_columns, write_table
 
 COLUMNS = [Column("op_name", elastic=True), Column("bytes", right=True)]
 
@@ -226,3 +226,27 @@ def test_histograms_of_nothing() -> None:
     assert len(histogram(np.full(9, 2.5))) == 1
     for array in (np.array(["text"]), np.array([b"x"], dtype=object), np.zeros(3, "V2"), np.zeros(3, "i4,f4")):
         assert histogram(array) == [f"no histogram of {array.dtype} values"]
+
+
+cells = st.sampled_from(["a", "", "-", "\x1b[31m", "\0", "two\nlines", "é", "a longer cell", " "])
+
+
+@given(
+    parts=st.lists(
+        st.tuples(st.lists(st.tuples(cells, cells, st.sampled_from(["-", "1234", "é"]))), st.lists(cells, max_size=3)),
+        max_size=4,
+    ),
+    terminal=st.booleans(),
+)
+def test_columns_are_printed_as_rows_are(
+    parts: list[tuple[list[tuple[str, str, str]], list[str]]], terminal: bool
+) -> None:
+    columns = [Column("step", right=True), *COLUMNS]
+    made = [TableRows([list(column) for column in zip(*rows)] or [[], [], []], steps) for rows, steps in parts]
+    rows = [(step, *row[1:]) if steps else row for rows, steps in parts for step in steps or [""] for row in rows]
+    by_rows, by_columns = (Terminal() if terminal else io.StringIO() for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ascend_dump.report.tables._SAMPLE", 3)
+        patch.setattr("ascend_dump.report.tables._BLOCK", 2)
+        assert write_columns(columns, made, by_columns) == write_table(columns, rows, by_rows) == len(rows)
+    assert by_columns.getvalue() == by_rows.getvalue()

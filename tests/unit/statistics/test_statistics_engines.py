@@ -1,4 +1,4 @@
-"""Which engine computes statistics: numba where it can be used, numpy otherwise, and what is said about it."""
+"""Engines that compute statistics: numba where it can be used, numpy otherwise, and the messages about them."""
 
 from __future__ import annotations
 
@@ -131,6 +131,7 @@ class TestEngines:
         assert done.stderr.startswith("ascend-dump: compiling the kernels for statistics, once on this machine"), done
 
     @needs_numba
+    @pytest.mark.thorough
     def test_a_capture_that_is_quiet_says_nothing_of_what_is_compiled(self, tmp_path: Path) -> None:
         pytest.importorskip("torch")
         code = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Optional
 
-from ascend_dump.analysis.alignment.token_groups import changes_elements, chosen_behind, computes_floats
+from ascend_dump.analysis.alignment.token_groups import CHOOSING, changes_elements, chosen_behind, computes_floats
 from ascend_dump.analysis.alignment.token_parts import TokenPart
 from ascend_dump.analysis.alignment.token_ways import TokenSide
 from ascend_dump.analysis.operators.operator import Operator, storage_of
@@ -13,7 +13,7 @@ from ascend_dump.analysis.operators.properties import operator_class
 from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.reading import Record
 
-__all__ = ["added_operator", "added_results", "may_change_results"]
+__all__ = ["added_operator", "added_results", "may_change_results", "scaled_for_choice"]
 
 
 def added_results(sides: Sequence[Sequence[Operator]], matches: Sequence[Match]) -> list[tuple[int, Operator]]:
@@ -32,6 +32,36 @@ def added_results(sides: Sequence[Sequence[Operator]], matches: Sequence[Match])
         if all(is_elementwise for _, is_elementwise in behind):
             added += [(number, operator) for operator, _ in behind]
     return added
+
+
+def scaled_for_choice(sides: Sequence[Sequence[Operator]], matches: Sequence[Match]) -> list[tuple[int, Operator]]:
+    """Return (side, operator) of element-wise operators between the last result and a choice of one side only.
+
+    Such an operator may be a temperature that the other side does not record, or a factor of the model.
+    """
+    scaling: list[list[Operator]] = []
+    for side in sides:
+        paired = {id(operator) for match in matches for operator in (match.actual, match.reference)}
+        chosen, last = chosen_behind(side, paired), _last_result(side, paired)
+        scaling.append([])
+        for operator in side[last + 1 :] if last is not None else ():
+            if id(operator) not in chosen or not computes_floats(operator):
+                continue
+            if not changes_elements(operator) or operator_class(operator.op_type) in CHOOSING:
+                break
+            scaling[-1].append(operator)
+    classes = [[operator_class(operator.op_type) for operator in of_side] for of_side in scaling]
+    return [
+        (side, operator)
+        for side, of_side in enumerate(scaling)
+        for operator in of_side
+        if operator_class(operator.op_type) not in classes[1 - side]
+    ]
+
+
+def _last_result(side: Sequence[Operator], paired: Container[int]) -> Optional[int]:
+    numbers = [n for n, operator in enumerate(side) if id(operator) in paired and computes_floats(operator)]
+    return numbers[-1] if numbers else None
 
 
 def may_change_results(side: Sequence[Operator], matches: Sequence[Match]) -> bool:

@@ -178,7 +178,10 @@ def are_rewritten(a: TensorOfCalls, b: TensorOfCalls, tokens: CommonTokens) -> b
     scale = float((x * y).sum()) / max(float((y * y).sum()), 1e-300)
     near = _NEAR * float(np.linalg.norm(x))
     is_scaled = abs(scale - 1.0) > _NEAR and float(np.linalg.norm(x - scale * y)) <= near
-    return is_scaled or float(np.linalg.norm(np.sort(x, axis=1) - np.sort(y, axis=1))) <= near
+    # Scaled queries may have the elements of each pair in another order too.
+    x, y = np.sort(x, axis=1), np.sort(y, axis=1)
+    scale = float((x * y).sum()) / max(float((y * y).sum()), 1e-300)
+    return is_scaled or float(np.linalg.norm(x - scale * y)) <= near
 
 
 def with_other_inputs(

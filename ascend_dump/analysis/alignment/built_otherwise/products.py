@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import accumulate
 from statistics import median
@@ -17,15 +17,18 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from ascend_dump.analysis.alignment.axis_maps import AxisMap, part_of
 from ascend_dump.analysis.numerics.float_types import float_kind
+from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator
-from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.operators.properties import COPIES, operator_class
+from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
+from ascend_dump.analysis.pairing.matches import Match
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["NarrowPart", "is_product", "same_weights", "wide_products"]
+__all__ = ["NarrowPart", "as_far_as_weights_show", "is_product", "same_weights", "wide_products"]
 
 _PRODUCTS = frozenset({"mm", "addmm", "linear", "matmul"})
 #: Operators that have a weight of their own.
@@ -109,6 +112,45 @@ def same_weights(actual: Sequence[Operator], reference: Sequence[Operator]) -> d
         for a, b in _left_over(wide, narrow, known).items():
             names.update({a: b} if of_actual else {b: a})
     return names
+
+
+def as_far_as_weights_show(
+    matches: Sequence[Match], sides: Sequence[Sequence[Operator]], mapping: Container[str]
+) -> list[Match]:
+    """Return matches of operators that have the same weight, with weaker evidence for those of norms of two kinds.
+
+    Two products with the same weight are the same layer. But a norm may multiply by its weight before it divides, or
+    after, so that the two operators that do it are not the same.
+
+    sides: the operators of both sides; mapping: names of operators of actual that the user has paired
+    """
+    flows: list[DataFlow] = []
+    result = []
+    for match in matches:
+        is_by_weight = match.how == "mapping" and match.actual.op_name not in mapping
+        if is_by_weight and operator_class(match.reference.op_type) == "mul":
+            flows = flows or [DataFlow(operators) for operators in sides]
+            pair = zip(flows, (match.actual, match.reference))
+            if len({_reads_quotient(flow, operator) for flow, operator in pair}) > 1:
+                match = match._replace(how="parameter", confidence=0.9)
+        result.append(match)
+    return result
+
+
+def _reads_quotient(flow: DataFlow, operator: Operator) -> bool:
+    """Return True if an operator reads a product or quotient of vectors with one number for each vector."""
+    waiting = [next(n for n, candidate in enumerate(flow.operators) if candidate is operator)]
+    while waiting:
+        for source in flow.sources[waiting.pop()]:
+            if source.maker is None or source.maker.position == OUTSIDE:
+                continue
+            maker = flow.operators[source.maker.position]
+            function = operator_class(maker.op_type)
+            if function in ("mul", "div") and any((record.shape or (0,))[-1] == 1 for record in maker.inputs):
+                return True
+            if function in COPIES or is_view(maker.op_type):
+                waiting.append(source.maker.position)
+    return False
 
 
 def _left_over(wide: Sequence[Operator], narrow: Sequence[Operator], known: Mapping[str, str]) -> dict[str, str]:

@@ -126,13 +126,29 @@ class RelationFinder(NamedTuple):
         """
         import numpy as np
 
-        for cut in cuts:
+        for number, cut in enumerate(cuts):
             part = cut.of(whole)
             for values, name in self._derived(own, cut):
                 distance = distance_of(values, part)
                 if _NEARER * distance <= least and distance <= FAR * distance_of(part, np.zeros(1)):
+                    if name.startswith(f"{cut.name}, divided") and self._is_unscaled_elsewhere(number, whole):
+                        continue
                     return Relation(values, part, name)
         return None
+
+    def _is_unscaled_elsewhere(self, number: int, whole: np.ndarray) -> bool:
+        """Return True if another rank has its part of the whole as it is: values are scaled on all ranks or on none.
+
+        number: the way to divide the whole, in the order of `cuts_of`
+        """
+        import numpy as np
+
+        for position in range(len(self.shapes)):
+            cuts = [*cuts_of(position, self.shapes, whole.shape)] if position != self.position else []
+            part = cuts[number].of(whole) if number < len(cuts) else np.zeros(1)
+            if distance_of(part, np.zeros(1)) and self._is_certain(distance_of(self.read(position), part), part):
+                return True
+        return False
 
     def _derived(self, own: np.ndarray, cut: PartOfWhole) -> Iterator[tuple[np.ndarray, str]]:
         import numpy as np

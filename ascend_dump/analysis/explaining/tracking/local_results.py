@@ -83,8 +83,11 @@ class LocalResults:
         for makers in self._makers:
             makers.clear()
 
-    def add(self, a: Record, b: Record, origin: OriginNumber) -> None:
-        """Note that two records have no counterpart. origin: at the first such result that they are computed from"""
+    def add(self, a: Record, b: Record, origin: Optional[OriginNumber]) -> None:
+        """Note that two records have no counterpart.
+
+        origin: at the first such result that they are computed from; None if there is none
+        """
         for contents, record in zip(self._contents, (a, b)):
             identity = identity_of(record)
             if identity is not None:
@@ -208,7 +211,8 @@ def why_local(
 def _mixes_parts(operator: Operator, pair: Pair) -> bool:
     """Return True if an element of the result depends on elements of an input that other ranks have.
 
-    Without an axis among the arguments, the operator works on each row of axis 0, the axis of the batch.
+    Without an axis or a normalised shape, that of the last axes, among the arguments, the operator works on each row of
+    axis 0, the axis of the batch.
     """
     axis_text = pair.transformation.partition("along axis ")[2].partition(",")[0]
     count = len(pair.record.shape or ())
@@ -217,6 +221,9 @@ def _mixes_parts(operator: Operator, pair: Pair) -> bool:
     if " and part" in pair.transformation or not axis_text.isdecimal():
         return True
     arguments = arguments_of(operator)
+    shape = None if arguments is None else arguments.values.get("normalized_shape")
+    if isinstance(shape, list) and shape:
+        return int(axis_text) >= count - len(shape)
     axis = None if arguments is None else arguments.values.get("dim")
     if isinstance(axis, int) and not isinstance(axis, bool):
         return axis % count == int(axis_text)

@@ -14,17 +14,18 @@ from typing import Optional
 
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.operators.nonfinite import executions
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.ranks.collective_calls import point_of
 from ascend_dump.analysis.ranks.extra_operators import ExtraOperators, LineOfRanks
 from ascend_dump.common.units import counted
 from ascend_dump.reading import Record
 
-__all__ = ["with_lines_of_some_ranks"]
+__all__ = ["FIRST_SEEN", "is_after", "time_of", "with_lines_of_some_ranks"]
 
 #: As in the rule "extra-operator" of `triage`.
 _MOST_OF_CALLS = 0.5
 #: Kinds of origins that are first seen where an operator reads them.
-_FIRST_SEEN = ("input", "parameter", "unknown")
+FIRST_SEEN = ("input", "parameter", "unknown")
 
 
 def with_lines_of_some_ranks(origins: Sequence[Origin], records: Iterable[Record]) -> list[Origin]:
@@ -39,11 +40,11 @@ def with_lines_of_some_ranks(origins: Sequence[Origin], records: Iterable[Record
         return remaining
     operators = ExtraOperators(_MOST_OF_CALLS)
     for members in executions(records):
-        operators.look_at(members)
-    timed = [(time, line) for line in operators.lines() if (time := _time(line.finding.record)) is not None]
+        operators.look_at(OperatorRun(members))
+    timed = [(time, line) for line in operators.lines() if (time := time_of(line.finding.record)) is not None]
     for time, line in sorted(timed, key=lambda item: item[0]):
-        later = [origin for origin in remaining if _is_after(origin, time)]
-        follow = [origin for origin in later if origin.kind in _FIRST_SEEN]
+        later = [origin for origin in remaining if is_after(origin, time)]
+        follow = [origin for origin in later if origin.kind in FIRST_SEEN]
         if later and not any(_is_of_line(origin, line) for origin in remaining):
             number = next(number for number, origin in enumerate(remaining) if origin is later[0])
             remaining.insert(number, _origin(line, follow))
@@ -51,15 +52,16 @@ def with_lines_of_some_ranks(origins: Sequence[Origin], records: Iterable[Record
     return remaining
 
 
-def _time(record: Record) -> Optional[tuple[int, int]]:
+def time_of(record: Record) -> Optional[tuple[int, int]]:
     """Return the step of a record, and its position in the program; None if the dump does not record the order."""
     point = point_of(record)
     return None if point is None else (-1 if record.step is None else record.step, point.position)
 
 
-def _is_after(origin: Origin, time: tuple[int, int]) -> bool:
+def is_after(origin: Origin, time: tuple[int, int]) -> bool:
+    """Return True if an origin may follow from an operator. time: its step and position"""
     pair = origin.pair
-    origin_time = _time(pair.record)
+    origin_time = time_of(pair.record)
     # A result of one rank without a counterpart is an origin because a tensor of a later step differs.
     is_local = pair.verdict == "unmatched" and pair.actual is not None and pair.reference is not None
     return origin_time is not None and (origin_time[0] >= time[0] if is_local else origin_time >= time)

@@ -17,7 +17,7 @@ from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.explaining.tracking.missed_updates import MISSED
 from ascend_dump.analysis.ranks.collective_calls import point_of
 
-__all__ = ["first_of_local_results", "without_local_updates", "without_updates_of_no_rank"]
+__all__ = ["first_of_local_results", "is_local", "without_local_updates", "without_updates_of_no_rank"]
 
 
 def without_local_updates(origins: Sequence[Origin], pairs: Iterable[Pair]) -> Sequence[Origin]:
@@ -62,10 +62,10 @@ def first_of_local_results(origins: Sequence[Origin]) -> Sequence[Origin]:
     It is dropped too if the same or an earlier step has another origin, which is certain. Else differences that are
     first seen in later steps follow from it, and are dropped.
     """
-    local = [origin for origin in origins if _is_local(origin)]
+    local = [origin for origin in origins if is_local(origin)]
     if not local:
         return origins
-    others = [origin for origin in origins if not _is_local(origin)]
+    others = [origin for origin in origins if not is_local(origin)]
     first = min(local, key=_time)
     if any(_time(origin)[0] <= _time(first)[0] for origin in others):
         return others
@@ -77,7 +77,8 @@ def first_of_local_results(origins: Sequence[Origin]) -> Sequence[Origin]:
     return [first, *of_operator, *(origin for origin in others if not origin.first_seen)]
 
 
-def _is_local(origin: Origin) -> bool:
+def is_local(origin: Origin) -> bool:
+    """Return True for an origin at a tensor of one rank without a counterpart, from which a parameter is computed."""
     pair = origin.pair
     return pair.verdict == "unmatched" and pair.actual is not None and pair.reference is not None
 

@@ -83,6 +83,18 @@ class RankFlow:
             for record in part.inputs
         }
 
+        #: By rank and content: the tensors of all messages.
+        self._alike: dict[Hashable, list[Record]] = {}
+        for part in (part for parts in book.calls.values() for part in parts if part.call.kind == "send"):
+            for record in part.inputs:
+                self._alike.setdefault((part.rank, record.content), []).append(record)
+
+    def alike(self, write: Write) -> Iterator[Record]:
+        """Yield the tensors of other messages with the same content: each may be the one that a rank received."""
+        for sent in write.inputs if write.is_call else ():
+            alike = [] if sent.content is None else self._alike.get((sent.rank, sent.content), [])
+            yield from (record for record in alike if record is not sent)
+
     def write(self, record: Record) -> Optional[Write]:
         """Return the last write to the elements of an input before its operator; None if none is recorded.
 

@@ -6,6 +6,7 @@ rank. It is followed back through operators without a partner:
 
 - If one of them reads what the one rank has, and its result differs, it is the origin.
 - If a tensor is reached that differs already, the origin follows from it.
+- If a term of a sum over ranks is reached that another rank changes before its reader, that change is the origin.
 - If a call replaces the tensor of the other side by another one, this call is the origin.
 - If a call combines tensors that agree with different ones of the other side, or terms of a sum by another operation
   than a sum, this call is the origin.
@@ -15,34 +16,32 @@ rank. It is followed back through operators without a partner:
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.alignment.rank_parts.relations import NOT_REDUCED, cuts_of, distance_of
+from ascend_dump.analysis.alignment.rank_parts.relations import NOT_REDUCED
 from ascend_dump.analysis.alignment.shards import is_over_ranks
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.numerics.float_types import is_float_tensor
 from ascend_dump.analysis.operators.collectives import collective_of
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.ranks.against_one.rank_flow import RankFlow, Write
+from ascend_dump.analysis.ranks.against_one.whole_tensors import NO_SUMS, has_whole, is_constant
 from ascend_dump.analysis.ranks.collective_calls import operator_key, record_key
 from ascend_dump.analysis.ranks.collective_results import in_words
-from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = ["traced_to_sources"]
 
 #: Maximum number of operators without a partner that are followed back from an origin.
 _MOST_OPERATORS = 200
-#: The largest relative difference of a tensor that is the same on both sides.
-_SAME = 1e-5
-#: Reductions whose result is no sum or mean.
-_NO_SUMS = ("max", "min", "product")
+
+
+#: By tensor of the other side: the record of each rank.
+_RecordsOfRanks = dict[Hashable, dict[Optional[int], Record]]
 
 
 class _Source(NamedTuple):
@@ -81,6 +80,7 @@ def traced_to_sources(
     #: By operator of the other side: the ranks that run it too. By tensor of the other side: those that agree with it.
     ranks_of: dict[Hashable, set[Optional[int]]] = {}
     agreeing: dict[Hashable, list[Record]] = {}
+    on_ranks: _RecordsOfRanks = {}
     for pair in pairs:
         record = pair.actual if of_actual else pair.reference
         if record is not None and record.step in steps:
@@ -88,6 +88,8 @@ def traced_to_sources(
         sides = _sides(pair, of_actual)
         if sides is not None:
             ranks_of.setdefault(operator_key(sides[1]), set()).add(sides[0].rank)
+            if sides[0].step in steps:
+                on_ranks.setdefault(record_key(sides[1]), {})[sides[0].rank] = sides[0]
             is_term = sides[0].io == "input" and is_over_ranks(pair.transformation)
             if is_term and pair.verdict in ("equal", "noise") and sides[0].step in steps:
                 terms.setdefault(operator_key(sides[0]), pair)
@@ -111,8 +113,13 @@ def traced_to_sources(
         elif source.kind == "term":
             assert source.write is not None, "a term has a maker"
             assert start is not None, "it was followed back from there"
-            cut = flow.cut(start[0])
             term = pair_of[record_key(source.write.output)]
+            changed = _changed_term(start, term, flow, on_ranks, of_actual)
+            if changed is not None:
+                if all(changed.output is not other.pair.record for other in traced):
+                    traced.append(_at_write(origin, first, changed, "alone", of_actual))
+                continue
+            cut = flow.cut(start[0])
             part = term if cut is None else pair_of.get(record_key(cut), term)
             traced.append(_not_reduced(origin, first, term, part, term.transformation))
         elif source.write is not None and not any(other.pair.record is source.write.output for other in traced):
@@ -132,7 +139,7 @@ def _runs_elsewhere(
     """
     is_of_other_side = origin.seen is not None and None in (origin.pair.actual, origin.pair.reference)
     readers = paired.get(operator_key(start[1]), set()) - {start[0].rank}
-    if not is_of_other_side or (readers and not _is_constant(start[0])):
+    if not is_of_other_side or (readers and not is_constant(start[0])):
         return set()
     return paired.get(operator_key(origin.pair.record), set()) - {start[0].rank}
 
@@ -186,6 +193,25 @@ def _not_reduced(origin: Origin, reader: Pair, term: Pair, part: Pair, transform
     return replace(origin, kind="structure", pair=part, evidence=evidence)
 
 
+def _changed_term(
+    start: tuple[Record, Record], term: Pair, flow: RankFlow, on_ranks: _RecordsOfRanks, of_actual: bool
+) -> Optional[Write]:
+    """Return the write by which another rank changes its term before it is read; None if there is none.
+
+    This rank reads its term as it was made, so that the sum over the ranks would agree if all ranks did.
+
+    start: the tensor that is read, on the side with several ranks and on the other one. term: the pair of the term
+    """
+    made, read = (on_ranks.get(record_key(record), {}) for record in (_other_side(term, of_actual), start[1]))
+    writes = {rank: flow.write(record) for rank, record in read.items() if rank in made}
+    changed = [
+        write
+        for rank, write in writes.items()
+        if write is not None and not write.is_call and record_key(write.output) != record_key(made[rank])
+    ]
+    return changed[0] if len(changed) < len(writes) and changed else None
+
+
 def _sides(pair: Pair, of_actual: bool) -> Optional[tuple[Record, Record]]:
     """Return the record of the side with several ranks, and that of the other side; None if one of them is missing."""
     if pair.actual is None or pair.reference is None:
@@ -216,11 +242,13 @@ def _source(
                 return _Source(write, "term")
             verdicts.append("received" if pair.differs and write.output.rank != record.rank else pair.verdict)
             continue
+        if not write.is_call and has_whole(write.output, whole):
+            continue  # it is the part that the rank should have
         for sources, kind in ((write.inputs, "structure"), (write.replaced, "replaced")):
-            if any(_is_same(source, whole) for source in sources):
+            if _have_whole(sources, whole, write):
                 return _Source(write, kind)
         path.append(write)
-        waiting += write.inputs
+        waiting += [*write.inputs, *flow.alike(write)]
     if "received" in verdicts:
         return _Source(None)
     of_calls = (_wrong_call(write, whole, flow, pair_of, of_actual) for write in path if write.is_call)
@@ -241,7 +269,7 @@ def _wrong_call(
     sent = [(record, _counterpart(record, flow, pair_of, of_actual)) for record in write.inputs]
     known = [(record, pair) for record, pair in sent if pair is not None]
     terms = [record for record, pair in known if is_over_ranks(pair.transformation)]
-    if call is not None and call[0].reduce in _NO_SUMS and terms:
+    if call is not None and call[0].reduce in NO_SUMS and terms:
         return _Source(write, "reduction")
     contents = [_other_side(pair, of_actual).content for _, pair in known]
     # All ranks send the tensor that most of them send, or the reader reads on the other side; one sends another one.
@@ -314,42 +342,17 @@ def _prepared(record: Record, flow: RankFlow) -> dict[tuple[str, Optional[str]],
     return found
 
 
-def _is_same(record: Record, whole: Record) -> bool:
-    """Return True if a tensor is the whole tensor, or a part of it that a rank may have."""
-    shape, size = record.shape or (), whole.shape or ()
-    if not is_float_tensor(record) or record.dtype != whole.dtype or len(shape) != len(size):
-        return False
-    if sum(a != b for a, b in zip(shape, size)) > 1:
-        return False
-    try:
-        values, parts = record.numpy(), [*_parts(shape, whole.numpy())]
-    except AscendDumpError:
-        return False
-    return any(_spread(part) > 0 and distance_of(values, part) <= _SAME * _spread(part) for part in parts)
+def _have_whole(sources: Sequence[Record], whole: Record, write: Write) -> bool:
+    """Return True if an operator reads what the other side has.
 
-
-def _parts(shape: tuple[int, ...], whole: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the parts of a whole array that have this shape, if the array is divided evenly."""
-    axes = [axis for axis, size in enumerate(shape) if size != whole.shape[axis]]
-    if not axes:
-        yield whole
-    elif len(axes) == 1 and shape[axes[0]]:
-        count = whole.shape[axes[0]] // shape[axes[0]]
-        for position in range(count):
-            yield from (cut.of(whole) for cut in cuts_of(position, [shape] * count, whole.shape))
-
-
-def _is_constant(record: Record) -> bool:
-    try:
-        return _spread(record.numpy()) == 0
-    except AscendDumpError:
-        return False
-
-
-def _spread(array: np.ndarray) -> float:
-    """Return the distance of an array from its mean: tensors of equal elements identify nothing."""
-    mean = array.astype("float64").mean(keepdims=True) if array.size else array
-    return distance_of(array, mean)
+    Of parts that it joins, all have to be those of the other side: one of them alone says nothing about the others.
+    """
+    result = whole if write.is_call else write.output
+    for source in sources:
+        if has_whole(source, whole):
+            is_joined = math.prod(source.shape or ()) < math.prod(result.shape or ())
+            return not is_joined or all(has_whole(other, whole) for other in sources if is_float_tensor(other))
+    return False
 
 
 def _at_write(origin: Origin, seen: Pair, write: Write, kind: str, of_actual: bool) -> Origin:

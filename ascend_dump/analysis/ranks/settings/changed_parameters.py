@@ -7,10 +7,11 @@ wrote, nothing in the program changes this parameter between updates.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.measure import measure
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.groups_of_ranks import by_launch, first_of_each_rank
@@ -63,20 +64,19 @@ class ChangedParameters:
         #: By run, step and parameter, and then by rank.
         self._reads: dict[tuple[Any, ...], dict[int, _NextRead]] = {}
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
-        first = members[0]
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator."""
+        first = run.first
         if first.rank is None or first.error is not None or first.io not in ("input", "output"):
             return
         step = self._step_of(first)
         if step.step != first.step:
             return  # the end of an asynchronous call of an earlier step
-        for record in members:
-            storage = record.attrs.get("storage", -1)
+        for record, storage, name in run.tensors:
             if storage < 0:
                 continue
-            step.first.setdefault(storage, record)
-            name = record.parameter
+            if storage not in step.first:
+                step.first[storage] = record
             if name and _is_parameter(name):
                 step.named.setdefault(storage, {})[name] = record
                 if record.io == "output":

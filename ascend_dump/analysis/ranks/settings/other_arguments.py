@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import is_view
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
 from ascend_dump.analysis.ranks.groups_of_ranks import disagreement
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
@@ -92,24 +93,27 @@ class OtherArguments:
         self._most = most
         self._ranks: dict[RankRun, _RankCalls] = {}
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
-        first = members[0]
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator."""
+        first = run.first
         if first.rank is None or first.error is not None:
             return
-        calls = self._ranks.setdefault((first.rank, first.run), _RankCalls())
-        if first.op_type.startswith(("c10d::send", "c10d::recv")):
-            calls.has_messages = True
-        if first.phase == "forward" and first.op_type.startswith("c10d::") and "broadcast" not in first.op_type:
-            calls.exchanges = True
+        calls = self._ranks.get((first.rank, first.run))
+        if calls is None:
+            calls = self._ranks[first.rank, first.run] = _RankCalls()
+        if run.is_collective:
+            if first.op_type.startswith(("c10d::send", "c10d::recv")):
+                calls.has_messages = True
+            if first.phase == "forward" and first.op_type.startswith("c10d::") and "broadcast" not in first.op_type:
+                calls.exchanges = True
         if not first.source or first.phase not in _PASSES:
             return
         if first.step not in calls.steps and len(calls.steps) >= _MOST_STEPS:
             return
         calls.steps.add(first.step)
         if first.phase == "forward":
-            calls.shapes.update(record.shape for record in members)
-        values = {**_numbers_of(first), **_type_of(members)}
+            calls.shapes.update(record.shape for record in run.records)
+        values = {**_numbers_of(first), **_type_of(run.records)}
         if values:
             site = _CallSite(first.op_type, first.source, first.module or "", first.phase)
             of_site = calls.sites.setdefault(site, _SiteCalls(first))

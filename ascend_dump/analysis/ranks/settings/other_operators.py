@@ -6,10 +6,11 @@ further input, and an expert without tokens has an empty tensor. Stages of pipel
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.operators.names import is_source, is_view
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
 from ascend_dump.analysis.ranks.groups_of_ranks import disagreement
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
@@ -34,20 +35,25 @@ class OtherOperators:
         self._ranks: dict[RankRun, dict[_OperatorSite, dict[str, Record]]] = {}
         self._with_messages: set[RankRun] = set()
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
-        first = members[0]
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator."""
+        first = run.first
         if first.rank is None or first.error is not None:
             return
-        run = first.rank, first.run
-        operators = self._ranks.setdefault(run, {})
+        rank = first.rank, first.run
+        operators = self._ranks.get(rank)
+        if operators is None:
+            operators = self._ranks[rank] = {}
         if first.op_type.startswith("c10d::"):
             if first.op_type.startswith(("c10d::send", "c10d::recv")):
-                self._with_messages.add(run)
+                self._with_messages.add(rank)
         elif first.source and first.phase == "forward" and not (is_view(first.op_type) or is_source(first.op_type)):
-            tensors = tuple((record.io, record.index, record.dtype, record.shape) for record in members)
+            tensors = tuple([(record.io, record.index, record.dtype, record.shape) for record, _, _ in run.tensors])
             site = _OperatorSite(first.source, first.module or "", tensors)
-            operators.setdefault(site, {}).setdefault(first.op_type, first)
+            types = operators.get(site)
+            if types is None:
+                types = operators[site] = {}
+            types.setdefault(first.op_type, first)
 
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first operator that a rank runs in place of another one, for each launch."""

@@ -10,12 +10,13 @@ parameters, which an optimizer may scale by a number of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.operators.arguments import DifferingArgument, differing_arguments
 from ascend_dump.analysis.operators.collectives import collective_of, is_contribution_to
 from ascend_dump.analysis.operators.operator import operators
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record
 from ascend_dump.analysis.ranks.groups_of_ranks import by_launch, disagreement, first_of_each_rank
@@ -60,25 +61,23 @@ class ShardUpdates:
         #: By run of a rank: the flat tensors of its current step.
         self._flat: dict[RankRun, _FlatParts] = {}
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
-        first = members[0]
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator."""
+        first = run.first
         if first.phase != "other" or first.error is not None or first.rank is None:
             return
-        if "c10d" in first.op_type:
-            self._look_at_call(members)
+        if run.is_collective:
+            self._look_at_call(run)
             return
-        if not writes(first.op_type):
+        if first.io != "input" or not writes(first.op_type):
             return
-        if first.io == "input" and "placement" not in first.attrs and len(first.shape or ()) == 1:
-            self._flat_parts(first).updates.setdefault(_storage(first), []).append(_update_of(members))
-            return
-        # Most operators have no placement, and parsing one takes longer than this test.
-        placement = Placement.of(first.attrs) if "placement" in first.attrs else None
-        if first.io != "input" or placement is None or not any(axis.startswith("shard") for axis in placement.axes):
-            return
-        tensor = (placement.ranks, placement.mesh, placement.axes, placement.shape)
-        self._add(_update_of(members), tensor)
+        if "placement" in first.attrs:
+            placement = Placement.of(first.attrs)
+            if placement is not None and any(axis.startswith("shard") for axis in placement.axes):
+                tensor = (placement.ranks, placement.mesh, placement.axes, placement.shape)
+                self._add(_update_of(run), tensor)
+        elif len(first.shape or ()) == 1:
+            self._flat_parts(first).updates.setdefault(run.inputs[0].storage, []).append(_update_of(run))
 
     def _add(self, update: _ShardUpdate, tensor: Hashable) -> None:
         record = update.record
@@ -86,14 +85,14 @@ class ShardUpdates:
         self._calls[record.rank, call] += 1
         self._updates.setdefault((*call, self._calls[record.rank, call]), {})[record.rank or 0] = update
 
-    def _look_at_call(self, members: Sequence[Record]) -> None:
-        found = collective_of(members[0])
+    def _look_at_call(self, run: OperatorRun) -> None:
+        found = collective_of(run.first)
         if found is None or found[0].kind not in ("reduce_scatter", "all_gather"):
             return
-        io = "output" if found[0].kind == "reduce_scatter" else "input"
-        for record in members:
-            if record.io == io and (io == "output" or is_contribution_to(record, found[0])):
-                self._flat_parts(record).parts[_storage(record)] = (*found, record.shape)[1:]
+        is_scatter = found[0].kind == "reduce_scatter"
+        for record, storage, _ in run.outputs if is_scatter else run.inputs:
+            if is_scatter or is_contribution_to(record, found[0]):
+                self._flat_parts(record).parts[storage] = (*found, record.shape)[1:]
 
     def _flat_parts(self, record: Record) -> _FlatParts:
         """Return the flat tensors of the step of a record."""
@@ -134,13 +133,9 @@ class ShardUpdates:
         return None if update.numbers == against.numbers else "an input with one element differs"
 
 
-def _update_of(members: Sequence[Record]) -> _ShardUpdate:
-    scalars = [record for record in members if record.io == "input" and record.shape == ()]
-    return _ShardUpdate(members[0], tuple(content_of_record(record) for record in scalars))
-
-
-def _storage(record: Record) -> int:
-    return int(record.attrs.get("storage", -1))
+def _update_of(run: OperatorRun) -> _ShardUpdate:
+    scalars = [record for record, _, _ in run.inputs if record.shape == ()]
+    return _ShardUpdate(run.first, tuple(map(content_of_record, scalars)))
 
 
 def differing_number(record: Record, against: Record, most: float) -> Optional[str]:
@@ -148,6 +143,8 @@ def differing_number(record: Record, against: Record, most: float) -> Optional[s
 
     most: the largest relative difference of two numbers that may be rounding
     """
+    if record.has_call_of(against):
+        return None
     calls = [operator for side in (record, against) for operator in operators([side])]
     if len(calls) != 2:
         return None

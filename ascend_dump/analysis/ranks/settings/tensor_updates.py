@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.names import name_in_rules
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.operators.properties import writes
 from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
 from ascend_dump.analysis.ranks.groups_of_ranks import by_launch, disagreement, first_of_each_rank
@@ -47,22 +48,19 @@ class TensorUpdates:
         self._updates: dict[tuple[Any, ...], dict[int, _TensorUpdate]] = {}
         self._calls: Counter[Hashable] = Counter()
 
-    def look_at(self, members: Sequence[Record]) -> None:
-        """Add the records of one run of an operator."""
-        first = members[0]
+    def look_at(self, run: OperatorRun) -> None:
+        """Add one run of an operator."""
+        first = run.first
         if first.error is not None or first.rank is None or first.io != "input" or not writes(first.op_type):
             return
-        if "c10d" in first.op_type:  # it receives a tensor, and its numbers are those of ranks
+        # A collective receives a tensor, and its numbers are those of ranks.
+        if run.is_collective or first.phase == "backward" or "placement" in first.attrs:
             return
-        name = first.parameter or ""
+        name = run.inputs[0].name
         # Before ranks reduce gradients, each rank has its own, and each may scale its own.
-        if name.endswith(_GRADIENT) or first.phase == "backward" or "placement" in first.attrs:
+        if name.endswith(_GRADIENT) or name_in_rules(first.op_type) in FILLING:
             return
-        if (
-            name_in_rules(first.op_type) in FILLING
-            or float_kind(first.dtype or "") is None
-            or math.prod(first.shape or ()) < 2
-        ):
+        if float_kind(first.dtype or "") is None or math.prod(first.shape or ()) < 2:
             return
         call = (first.run, first.model, first.op_type, first.source, first.module, name, first.shape)
         earlier = self._calls[first.rank, call]

@@ -35,8 +35,11 @@ def operator_of(line: Line) -> tuple[int, str, int]:
 
 def call_after(line: Line, before: Call) -> Call:
     """Return the call of a line. before: the call of the line above it."""
-    operator = operator_of(line)
-    return before if not line.call and operator == before.operator else Call(operator, bytes(line.call))
+    number, name, time = before.operator
+    # No tuple is created: this is called for each line of a dump.
+    if not line.call and line.seq == number and line.op_name == name and line.time == time:
+        return before
+    return Call(operator_of(line), bytes(line.call))
 
 
 def call_after_all(lines: Sequence[Line], before: Call) -> Call:

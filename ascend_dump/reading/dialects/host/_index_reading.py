@@ -70,7 +70,7 @@ class IndexReading:
     def record(self, line: Line, offset: int, call: bytes) -> Record:
         """Return the record of a line. offset: its position, for errors; call: the arguments of its operator."""
         once = self._texts.setdefault
-        module, source, dtype = line.module, line.source, line.dtype
+        module, source, dtype, op_type = line.module, line.source, line.dtype, line.op_type
         line.module, line.source, line.dtype = once(module, module), once(source, source), once(dtype, dtype)
         if line.call:
             line.call = msgspec.Raw(call)  # a copy, because the decoded value keeps the whole block in memory
@@ -84,28 +84,9 @@ class IndexReading:
             else:
                 path = self.index.path
                 error = CorruptDump(f"{shard[:200]!r} is not a shard of this dump", path=path, offset=offset)
-        return Record(
-            self._loader if is_readable(line) else None,
-            path=path,
-            op_type=line.op_type,
-            op_name=line.op_name,
-            io=line.io,
-            index=line.index,
-            key=line,
-            error=error,
-            attrs=attrs_of,
-            timestamp=line.time,
-            dtype=line.dtype,
-            shape=line.shape,
-            format="ND",
-            nbytes=line.nbytes,
-            phase=line.phase,
-            module=line.module,
-            source=line.source or None,
-            nth=line.seq,
-            call=call,
-            **self.index.shared,
-        )
+        line.op_type = once(op_type, op_type)
+        loader = self._loader if is_readable(line) else None
+        return Record.of_line(line, loader, path, error, call, attrs_of, self.index.shared)
 
 
 class ColumnReading(IndexReading):

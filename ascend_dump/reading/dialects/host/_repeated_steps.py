@@ -186,10 +186,13 @@ class StepTemplates:
         self._match_lines = match_lines
         self._templates: list[StepTemplate] = []
         self._decoded: Optional[StepText] = None
+        #: A template of the first lines of `_decoded`, made once they are compared with a later step.
+        self._head: Optional[StepTemplate] = None
 
     def keep(self, text: StepText) -> None:
         """Keep lines that were decoded: a later step may repeat them."""
         self._decoded = text if text.lines >= _HEAD else None
+        self._head = None
 
     def read(self, index: StepIndex) -> Prefix:
         """Read the beginning of an index as far as it repeats earlier steps."""
@@ -212,13 +215,20 @@ class StepTemplates:
         return Prefix(frames, sum(frame.height for frame in frames), end, is_over)
 
     def _next(self, reader: _Reader) -> Optional[polars.DataFrame]:
-        if self._decoded is not None:
-            head = self._decoded.template(_HEAD)
-            if head is not None and reader.fits(head):
+        frame = self._repeated(reader)
+        if frame is None and self._decoded is not None:
+            if self._head is None:
+                self._head = self._decoded.template(_HEAD)
+            if self._head is not None and reader.fits(self._head):
                 template = self._decoded.template()
+                self._decoded = self._head = None
                 if template is not None:
                     self._add(template)
-                self._decoded = None
+                    frame = self._repeated(reader)
+        return frame
+
+    def _repeated(self, reader: _Reader) -> Optional[polars.DataFrame]:
+        """Return the rows of the lines that repeat a template; None if there is none."""
         for template in self._templates:
             frame = reader.frame(template)
             if frame is not None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from host_dumps import item, put, rank_writer
 
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.ranks import ChangedParameters, RankFinding
 from ascend_dump.dump_format import CollectiveCall
 from ascend_dump.reading import open_dump
@@ -49,7 +50,7 @@ def findings(root: Path, *ranks: Sequence[Sequence[Operator]], steps: Sequence[i
     # A gather is recorded when it has ended, here in the next step.
     records = sorted(open_dump(root), key=lambda it: (it.rank, it.step + ("gather" in it.op_type), it.attrs["seq"]))
     for _, members in groupby(records, key=lambda record: (record.rank, record.step, record.attrs["seq"])):
-        gathered.look_at([*members])
+        gathered.look_at(OperatorRun([*members]))
     return [*gathered.findings()]
 
 

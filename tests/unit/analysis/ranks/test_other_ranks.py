@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from host_dumps import item
 
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.ranks import ExtraOperators
 from ascend_dump.analysis.suspects import Suspect, find_suspects
 from ascend_dump.dump_format import CollectiveCall
@@ -274,7 +275,7 @@ def test_a_gather_in_the_dump_behind_later_steps_reads_what_was_written_before_i
     operators = ExtraOperators(0.5)
     calls = [[*members] for _, members in groupby(open_dump(tmp_path).select(), lambda one: (one.rank, one.execution))]
     for members in sorted(calls, key=lambda call: "gather" in call[0].op_type):
-        operators.look_at(members)
+        operators.look_at(OperatorRun(members))
     assert [finding.record.op_type for finding in operators.findings()] == ["aten::add_"]
 
 

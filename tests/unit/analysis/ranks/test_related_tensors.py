@@ -419,6 +419,37 @@ def calls_of_several_ranks(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
     return calls
 
 
+def norms_of_sequences(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Sequences are divided over ranks, and a norm works along the last axis."""
+    rows = part(rng().standard_normal((2, 8, 6)).astype("f4"), rank, ranks, 1)
+    normed = rows / np.sqrt((rows * rows).mean(-1, keepdims=True)) * np.float32(1.1 if is_wrong and rank else 1)
+    call = '{"op":"aten.native_layer_norm.default","args":{"input":{"input":0},"normalized_shape":[6],"eps":1e-05}}'
+    return [
+        Call("aten::mul", [rows], [rows]),
+        Call("aten::native_layer_norm", [rows], [normed.astype("f4")], arguments=call),
+    ]
+
+
+def norms_of_parts(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Each rank has a norm over its own part of each row."""
+    rows = part(rng().standard_normal((2, 8, 6)).astype("f4"), rank, ranks, 1)
+    normed = rows / np.sqrt((rows * rows).mean((1, 2), keepdims=True))
+    shape = f"[{8 // ranks},6]"
+    call = f'{{"op":"aten.native_layer_norm.default","args":{{"input":{{"input":0}},"normalized_shape":{shape}}}}}'
+    return [
+        Call("aten::mul", [rows], [rows]),
+        Call("aten::native_layer_norm", [rows], [normed.astype("f4")], arguments=call),
+        Call("aten::exp", [rows], [np.exp(rows) + np.float32(0.5 if is_wrong else 0)]),
+    ]
+
+
+def scaled_rows(rank: int, ranks: int, is_wrong: bool) -> list[Call]:
+    """Rows are multiplied; one rank multiplies them by the number of ranks too."""
+    rows = part(rng().standard_normal((8, 3)).astype("f4"), rank, ranks)
+    factor = np.float32(ranks if is_wrong and rank == ranks - 1 else 1)
+    return [Call("aten::relu", [rows], [rows]), Call("aten::mul", [rows], [rows * 3 * factor])]
+
+
 PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     heads: "aten::bmm",
     gradients: "aten::neg",
@@ -443,6 +474,9 @@ PROGRAMS: dict[Callable[[int, int, bool], list[Call]], Optional[str]] = {
     masked_vocabulary: "aten::exp",
     rows_of_senders: "aten::exp",
     labels_of_sequences: "aten::gather",
+    norms_of_sequences: "aten::native_layer_norm",
+    norms_of_parts: "aten::exp",
+    scaled_rows: "aten::mul",
 }
 #: Programs on a mesh of 2 by 2 ranks.
 MESHES = (heads_of_mesh, columns_of_mesh)

@@ -162,7 +162,8 @@ def step_of(ctx: Context, stage: Stage, x: torch.Tensor, y: torch.Tensor, shape:
         "the last rank exchanges the targets of its micro-batches", rank=None, alone=False, kinds="input", at=r"mse"
     ),
     undivided=Fault("the loss is not divided by the number of micro-batches", rank=None, alone=False),
-    lost=Fault("rank 1 loses the gradient of a micro-batch", alone=False, update=True, at=r"zero"),
+    # No operator runs when a gradient is set to None, so that the dump shows the sum that is missing after it.
+    lost=Fault("rank 1 loses the gradient of a micro-batch", alone=False, update=True, at=r"zero|(norm|mix)/add_"),
     unsent=Fault(
         "rank 1 does not send the gradient of its last micro-batch",
         rules="collective-order",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 from ascend_dump.analysis.alignment.built_otherwise.products import is_product
 from ascend_dump.analysis.alignment.token_parts import distance, token_part
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
+from ascend_dump.analysis.compare.by_tokens.operand_paths import line_of
 from ascend_dump.analysis.explaining.results import Origin, Pair
 from ascend_dump.analysis.numerics.float_types import float_kind
 from ascend_dump.analysis.operators.operator import Operator
@@ -24,7 +25,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["TokenResults", "settled_by_results", "token_results", "unexplained_results"]
+__all__ = ["TokenResults", "scaled_on_one_side", "settled_by_results", "token_results", "unexplained_results"]
 
 #: Log-probabilities may differ by this many rounding units of the largest logit, times the square root of the number
 #: of products: in types of at most 16 bits, and in wider ones.
@@ -63,7 +64,7 @@ def token_results(
     """Return the log-probabilities of the tokens of all requests; None if logits are not recorded."""
     import numpy as np
 
-    last = [_logits(side) for side in operators]
+    last = [_logits(of_side, alignment.base_operators(side)) for side, of_side in enumerate(operators)]
     logits = None if last[0] is None or last[1] is None else alignment.behind_results((last[0], last[1]))
     actual, reference = logits or (None, None)
     part = token_part(actual)
@@ -106,6 +107,19 @@ def token_results(
     return TokenResults((actual, reference), text, float(difference[worst]), largest * rounding, are_clear)
 
 
+def scaled_on_one_side(alignment: TokenAlignment) -> list[str]:
+    """Return a sentence on operators that change the logits of one side only, behind those that are compared."""
+    lines: list[list[str]] = [[], []]
+    for side, operator in alignment.scaled_for_choice():
+        lines[side].append(line_of(operator))
+    return [
+        f"the logits are compared before {', '.join(of_side)} of {name}, which the other side does not record: a "
+        "temperature, or a factor that it lacks"
+        for of_side, name in zip(lines, ("actual", "the reference"))
+        if of_side
+    ]
+
+
 def _last_tokens(index_of: np.ndarray) -> dict[int, int]:
     """Return the last position of each sequence. index_of: [tokens, 2], sequence and position"""
     last: dict[int, int] = {}
@@ -121,18 +135,19 @@ def settled_by_results(
 
     Parameters that differ are kept: the programs are not the same, even if these tokens do not show it.
 
-    operators: those of actual and of the reference, in execution order
+    operators: all those of a call of actual and of the reference, in execution order
     """
     orders = [{operator.op_name: n for n, operator in enumerate(side)} for side in operators]
-    ends = [order.get(record.op_name, -1) for order, record in zip(orders, results.pair)]
+    ends = [order.get(_name(record), -1) for order, record in zip(orders, results.pair)]
 
     def is_settled(pair: Pair) -> bool:
         sides = (pair.actual, pair.reference)
         is_float = float_kind(pair.record.dtype or "") is not None
-        if pair.verdict == "different" and is_float and token_part(pair.record) is None:
+        is_given = is_float and pair.record.io == "input" and token_part(pair.record) is None
+        if pair.verdict == "different" and is_given:
             return False  # a parameter
         return all(
-            record is None or order.get(record.op_name, end + 1) <= end
+            record is None or order.get(_name(record), end + 1) <= end
             for record, order, end in zip(sides, orders, ends)
         )
 
@@ -143,10 +158,15 @@ def settled_by_results(
     ]
 
 
-def unexplained_results(results: TokenResults, pairs: Iterable[Pair]) -> Optional[Pair]:
+def _name(record: Record) -> str:
+    """Return the name of the operator of a record, which may be a part of a divided operator."""
+    return record.op_name.partition("[")[0]
+
+
+def unexplained_results(results: TokenResults, pairs: Iterable[Pair], *, has_origin: bool = False) -> Optional[Pair]:
     """Return a pair with the verdict "different" if the results differ, but no compared tensor; else None.
 
-    pairs: those of all compared tensors
+    pairs: those of all compared tensors; has_origin: an operator on the last results explains the difference
     """
     if not results.differ:
         return None
@@ -156,7 +176,8 @@ def unexplained_results(results: TokenResults, pairs: Iterable[Pair]) -> Optiona
     times = results.difference / results.limit if results.limit else math.inf
     last = next((pair for pair in reversed(compared) if token_part(pair.reference) is not None), None)
     before = "no tensor before them was compared" if last is None else _agreeing_before(last, len(compared))
-    reason = f"the log-probabilities differ by {results.difference:.2g}, {times:.2g} times the rounding; {before}"
+    reason = f"the log-probabilities differ by {results.difference:.2g}, {times:.2g} times the rounding"
+    reason = reason if has_origin else f"{reason}; {before}"
     return Pair(*results.pair, "order", 0.5, "different", reason)
 
 
@@ -185,9 +206,12 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
     return result
 
 
-def _logits(operators: Sequence[Operator]) -> Optional[Record]:
-    """Return the last tensor of the step that has a value for each entry of the vocabulary."""
-    sizes = {shape[0] for operator in operators if (shape := _table_of(operator)) is not None}
+def _logits(operators: Sequence[Operator], of_call: Sequence[Operator]) -> Optional[Record]:
+    """Return the last tensor of the step that has a value for each entry of the vocabulary.
+
+    operators: those that are compared; of_call: all of a call, among which is the one that looks ids up in a table
+    """
+    sizes = {shape[0] for operator in of_call if (shape := _table_of(operator)) is not None}
     for operator in reversed(operators):
         for record in operator.outputs:
             shape = record.shape or ()

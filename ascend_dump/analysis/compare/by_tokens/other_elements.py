@@ -13,9 +13,9 @@ from typing import Optional
 
 from ascend_dump.analysis.alignment.token_parts import TokenPart, token_part
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
-from ascend_dump.analysis.compare._tokens import differing_tokens
+from ascend_dump.analysis.compare.by_tokens.origins import differing_tokens
 from ascend_dump.analysis.explaining.results import Origin, Pair
-from ascend_dump.analysis.operators.names import moves_elements
+from ascend_dump.analysis.operators.names import is_view, moves_elements
 from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
 from ascend_dump.errors import AscendDumpError
@@ -28,6 +28,8 @@ _OPEN = ("structure", "unknown", "input")
 _NEAR = 1e-3
 #: Fewer elements of a token agree by chance.
 _LEAST_ELEMENTS = 8
+#: Minimum number of rows that other tokens have, and maximum number of rows that are looked for.
+_LEAST_ROWS, _MOST_ROWS = 4, 1024
 
 
 def with_other_elements(origins: Sequence[Origin], pairs: Sequence[Pair], alignment: TokenAlignment) -> list[Origin]:
@@ -38,7 +40,9 @@ def with_other_elements(origins: Sequence[Origin], pairs: Sequence[Pair], alignm
     differing = [pair for pair in pairs if pair.verdict == "different" and token_part(pair.reference) is not None]
     if not origins or not differing or origins[0].kind not in _OPEN:
         return [*origins]
-    of_part = _with_other_part(origins[0], differing[0], alignment)
+    of_part = _with_other_part(origins[0], differing[0], alignment) or _with_other_order(
+        origins[0], differing[0], alignment
+    )
     named = of_part or _with_other_token(origins[0], differing, alignment)
     return [*origins] if named is None else [named, *origins[1:]]
 
@@ -52,6 +56,53 @@ def _with_other_part(origin: Origin, pair: Pair, alignment: TokenAlignment) -> O
         return None
     text = f"it reads another part of a tensor than the reference: the part that {reader.op_name} reads here"
     return replace(origin, kind="wiring", pair=replace(pair, reason=text), evidence=(text, *origin.evidence))
+
+
+def _with_other_order(origin: Origin, pair: Pair, alignment: TokenAlignment) -> Optional[Origin]:
+    """Return the origin at the operator behind which tokens have the rows of other ones, such as sorted by experts."""
+    operator = _mover_before(alignment.base_operators(0), pair) if _has_rows_in_other_order(pair) else None
+    if operator is None:
+        return None
+    text = "it has the rows of the reference in another order: tokens read the results of other tokens"
+    at_operator = replace(pair, actual=operator.outputs[0], reference=None, reason=text)
+    found = f"found where {pair.record.label} differs: {pair.reason}"
+    return replace(origin, kind="wiring", pair=at_operator, evidence=(text, found))
+
+
+def _has_rows_in_other_order(pair: Pair) -> bool:
+    """Return True if many rows of a tensor are rows of the reference, but of other tokens."""
+    import numpy as np
+
+    if pair.actual is None or pair.reference is None or pair.record.io != "input":
+        return False
+    try:
+        x, y = (record.numpy().astype(np.float64) for record in (pair.actual, pair.reference))
+    except (AscendDumpError, TypeError, ValueError):
+        return False
+    if x.shape != y.shape or x.ndim < 2 or x.shape[-1] < _LEAST_ELEMENTS or not np.isfinite([x, y]).all():
+        return False
+    x, y = (array.reshape(-1, array.shape[-1])[:_MOST_ROWS] for array in (x, y))
+    near = _NEAR * max(float(np.abs(y).max(initial=0.0)), 1e-30)
+    apart = np.flatnonzero(np.abs(x - y).max(axis=1) > near)
+    found = sum(bool((np.abs(y - x[number]).max(axis=1) <= near).any()) for number in apart.tolist())
+    # Others may be rows of padding, which is not compared.
+    return found >= max(_LEAST_ROWS, len(x) // 4)
+
+
+def _mover_before(operators: Sequence[Operator], pair: Pair) -> Optional[Operator]:
+    """Return the last operator of actual that moves elements, and is no view, before an input."""
+    flow = DataFlow(operators)
+    name = pair.record.op_name.partition("[")[0]
+    reader = next((operator for operator in operators if operator.op_name == name), None)
+    sources = [] if reader is None else flow.sources[reader.position][pair.record.index : pair.record.index + 1]
+    while sources:
+        made = sources[0].maker or sources[0].root
+        if made is None or made.position == OUTSIDE or not moves_elements(operators[made.position].op_type):
+            return None
+        if not is_view(operators[made.position].op_type):
+            return operators[made.position]
+        sources = flow.sources[made.position][:1]
+    return None
 
 
 def _with_other_token(origin: Origin, differing: Sequence[Pair], alignment: TokenAlignment) -> Optional[Origin]:

@@ -11,7 +11,7 @@ from ascend_dump.analysis.alignment.align_setting import may_align_tokens
 from ascend_dump.analysis.alignment.ranks_and_steps import ReadMadeOf, Steps, operators_in
 from ascend_dump.analysis.alignment.token_parts import token_part
 from ascend_dump.analysis.alignment.tokens import TokenAlignment
-from ascend_dump.analysis.compare._movers import with_movers
+from ascend_dump.analysis.compare.by_tokens.movers import with_movers
 from ascend_dump.analysis.explaining.origins import LAST
 from ascend_dump.analysis.explaining.output_origins import RUN_BETWEEN
 from ascend_dump.analysis.explaining.results import Origin, Pair
@@ -23,12 +23,14 @@ from ascend_dump.reading import Record
 __all__ = [
     "BEGINS_IN",
     "differing_tokens",
+    "run_alone",
     "tokens_of_rank",
     "tokens_of_rows",
     "uncompared_tokens",
     "with_added_results",
     "with_misread_token",
     "with_tokens",
+    "without_consequences",
 ]
 
 #: A token differs clearly if its largest difference is more than this share of the largest difference of all tokens.
@@ -95,13 +97,16 @@ def with_tokens(origins: Sequence[Origin], pairs: Sequence[Pair], alignment: Tok
         with_movers(_of_part(_with_token(origin, alignment), alignment), alignment, number)
         for origin, number in zip(origins, numbers)
     ]
-    return _in_execution_order(_in_order_of_differences(of_tokens, pairs), alignment)
+    return _in_execution_order(_in_order_of_differences(of_tokens, pairs, alignment), alignment)
 
 
-def _in_order_of_differences(origins: Sequence[Origin], pairs: Sequence[Pair]) -> list[Origin]:
+def _in_order_of_differences(
+    origins: Sequence[Origin], pairs: Sequence[Pair], alignment: TokenAlignment
+) -> list[Origin]:
     """Return the origins; operators of one side come behind the operator with the first result that differs.
 
-    Such operators may have more inputs than could be compared, and begin anywhere, such as at a rotary embedding.
+    Such operators may have more inputs than could be compared, and begin anywhere, such as at a rotary embedding. If
+    the reason for the first result is unknown, they come behind it where they are computed from it.
     """
     differing = (pair for pair in pairs if pair.verdict == "different")
     first = next((pair.record for pair in differing if None not in (pair.actual, pair.reference)), None)
@@ -112,9 +117,18 @@ def _in_order_of_differences(origins: Sequence[Origin], pairs: Sequence[Pair]) -
         for origin in origins[1:]
         if origin.op_name == first.op_name
         and None not in (origin.pair.actual, origin.pair.reference)
-        and origin.kind not in ("unknown", "input", *LAST)
+        and origin.kind not in ("input", *LAST)
+        and (origin.kind != "unknown" or _is_behind(origins[0], origin, alignment))
     ]
     return [*chosen[:1], *(origin for origin in origins if origin not in chosen[:1])]
+
+
+def _is_behind(origin: Origin, earlier: Origin, alignment: TokenAlignment) -> bool:
+    """Return True for an origin at operators that compute with the result of another one."""
+    side = 0 if origin.pair.reference is None else 1
+    record = earlier.pair.reference if side else earlier.pair.actual
+    name = "" if record is None else record.op_name.partition("[")[0]
+    return any(operator.op_name == name for operator in alignment.operators_before(side, origin.pair.record))
 
 
 def _in_execution_order(origins: Sequence[Origin], alignment: TokenAlignment) -> list[Origin]:
@@ -175,6 +189,39 @@ def _listed(operators: Sequence[Operator]) -> str:
     return more + ", ".join(names)
 
 
+def run_alone(origin: Origin) -> bool:
+    """Return True for an origin at several operators that only one side runs, of which the first may be right."""
+    return None in (origin.pair.actual, origin.pair.reference) and " run in " in origin.pair.reason
+
+
+def without_consequences(origins: Sequence[Origin], first: Origin, alignment: TokenAlignment) -> list[Origin]:
+    """Return origins without parts that read results of the first origin, and whose inputs were not all compared.
+
+    Their results differ because of it, so that they cannot be checked. first: the first origin as it was found
+    """
+    names = [
+        {record.op_name.partition("[")[0] for record in records if record is not None}
+        for records in zip(*((origin.pair.actual, origin.pair.reference) for origin in (first, *origins[:1])))
+    ]
+
+    def follows(origin: Origin) -> bool:
+        sides = enumerate((origin.pair.actual, origin.pair.reference))
+        before = ((side, alignment.operators_before(side, record)) for side, record in sides if record is not None)
+        return any(operator.op_name in names[side] for side, operators in before for operator in operators)
+
+    return [*origins[:1], *(origin for origin in origins[1:] if not (_is_of_other_parts(origin) and follows(origin)))]
+
+
+def _is_of_other_parts(origin: Origin) -> bool:
+    """Return True for an origin at operators that only one side runs, or at the result of operators built otherwise.
+
+    A single operator that one side lacks is a change of its own.
+    """
+    is_alone = None in (origin.pair.actual, origin.pair.reference) and " runs in " not in origin.pair.reason
+    is_read = origin.kind == "input" and token_part(origin.pair.reference) is not None
+    return is_alone or is_read or origin.pair.how == "dataflow"
+
+
 def with_misread_token(origins: Sequence[Origin], alignment: TokenAlignment) -> tuple[list[Origin], tuple[str, ...]]:
     """Return the origins, and notes. A token that is read from the wrong block of a cache is added as an origin.
 
@@ -198,8 +245,11 @@ def with_misread_token(origins: Sequence[Origin], alignment: TokenAlignment) -> 
     table = misread.table
     sides: tuple[Optional[Record], Optional[Record]] = (None, table) if side else (table, None)
     reason = "the table of blocks and the slots of the tokens do not agree"
-    pair = Pair(*sides, "content", 1.0, "different", reason)
     evidence = (text, f"{reason}: one of the two is wrong")
+    if misread.slot == misread.own_slot:
+        reason = "the slot of a token was given to another one too"
+        evidence = (text, f"{reason}: a block may belong to two requests")
+    pair = Pair(*sides, "content", 1.0, "different", reason)
     later = [origin for origin in origins[index:] if origin.module != module]
     explains = sum(origin.explains for origin in origins[index:])
     return [*origins[:index], Origin("wiring", pair, evidence, explains), *later], ()

@@ -1,7 +1,7 @@
 """Name the operators that made a tensor, where the walk of the tokens has left them out.
 
-Masks, casts and operators that move elements are not compared by tokens. The walk does not have them, so what they
-make looks as if it were from outside.
+Masks, casts and operators that move elements are not compared by tokens. The walk does not have them, so their
+results look as if they were from outside.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["with_makers"]
 
 
 def with_makers(origin: Origin, alignment: TokenAlignment) -> Origin:
-    """Return the origin with the recorded operators that made the tensors which its evidence calls from outside."""
+    """Return the origin with the recorded operators that made tensors which its evidence calls from outside."""
     facts = f"reads {FROM_OUTSIDE} here", f", {FROM_OUTSIDE} in the reference"
     is_open = origin.kind in ("input", "wiring", "unknown")
     if not is_open or not any(part in fact for fact in origin.evidence for part in (NOT_WRITTEN, *facts)):
@@ -45,7 +45,7 @@ def with_makers(origin: Origin, alignment: TokenAlignment) -> Origin:
 
 
 def _maker_of(side: int, record: Optional[Record], alignment: TokenAlignment) -> Optional[str]:
-    """Return the name of the operator that made what an operator reads, in the same call; None if none did."""
+    """Return the name of the operator of the same call that made an input; None if none did."""
     part = token_part(record)
     for call, read in () if part is None else part.records.items():
         flow = DataFlow(alignment.calls[side][call].operators)

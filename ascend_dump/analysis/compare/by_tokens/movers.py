@@ -17,24 +17,19 @@ from ascend_dump.analysis.explaining.wiring import CHANGED
 from ascend_dump.analysis.numerics.arrangement import are_rearranged
 from ascend_dump.analysis.operators.names import moves_elements
 from ascend_dump.analysis.operators.operator import Operator
+from ascend_dump.analysis.operators.picking import may_pick, picks_elements
 from ascend_dump.analysis.operators.properties import operator_class, writes
 from ascend_dump.analysis.pairing.data_flow import OUTSIDE, DataFlow
 from ascend_dump.errors import AscendDumpError
 from ascend_dump.reading import Record
 
-__all__ = ["with_movers"]
+__all__ = ["reads_cache", "with_movers"]
 
 #: Elements that are this near, relative to the largest one, are the same but for rounding.
 _NEAR = 1e-4
+_WROTE = "wrote the cache"
 #: Operators that return all elements in the same order.
 _KEEPING = frozenset({"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "clone", "contiguous"})
-#: Operators that return a part of the elements.
-_PICKING = frozenset(
-    {
-        *("index", "index_select", "gather", "take_along_dim", "masked_select", "select", "slice", "narrow"),
-        *("split", "split_with_sizes", "chunk", "tensor_split", "unbind"),
-    }
-)
 
 
 def with_movers(origin: Origin, alignment: TokenAlignment, number: Optional[int] = None) -> Origin:
@@ -48,14 +43,14 @@ def with_movers(origin: Origin, alignment: TokenAlignment, number: Optional[int]
     moved = [_movers_of(side, record, alignment, number) for side, record in enumerate(records)]
     movers = [_without_agreeing(of_side, origin) for of_side, _ in moved]
     first = [_first_unlike(movers[side], movers[1 - side]) for side in (0, 1)]
-    picks = any(operator_class(operator.op_type) in _PICKING for operator in (*movers[0], *movers[1]))
+    picks = any(picks_elements(operator) for operator in (*movers[0], *movers[1]))
     if first == [None, None] or not (picks or _have_one_set(*records)):
         return origin
     here, there = (_listed(side) for side in movers)
     text = f"its elements are moved by {here} here, by {there} in the reference"
     a, b = (None if operator is None else operator.outputs[0] for operator in first)
     writers = [
-        f"{writer.label} wrote the cache {side}"
+        f"{writer.label} {_WROTE} {side}"
         for (_, writer), side in zip(moved, ("here", "in the reference"))
         if writer is not None
     ]
@@ -66,6 +61,11 @@ def with_movers(origin: Origin, alignment: TokenAlignment, number: Optional[int]
     return replace(
         origin, kind="wiring", pair=replace(origin.pair, actual=a, reference=b, reason=text), evidence=evidence
     )
+
+
+def reads_cache(origin: Origin) -> bool:
+    """Return True for an origin of `with_movers` whose elements are read from a cache, which may be written wrongly."""
+    return origin.kind == "wiring" and any(_WROTE in fact for fact in origin.evidence)
 
 
 def _have_one_set(a: Optional[Record], b: Optional[Record]) -> bool:
@@ -84,7 +84,8 @@ def _have_one_set(a: Optional[Record], b: Optional[Record]) -> bool:
 def _first_unlike(movers: Sequence[Operator], others: Sequence[Operator]) -> Optional[Operator]:
     """Return the first operator that changes the order of elements, of a type that the other side lacks, or None."""
     types = _KEEPING.union(operator_class(operator.op_type) for operator in others)
-    return next((operator for operator in movers if operator_class(operator.op_type) not in types), None)
+    moving = (operator for operator in movers if picks_elements(operator) or not may_pick(operator))
+    return next((operator for operator in moving if operator_class(operator.op_type) not in types), None)
 
 
 def _listed(operators: Sequence[Operator]) -> str:

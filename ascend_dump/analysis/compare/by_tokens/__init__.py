@@ -1,0 +1,1 @@
+"""Explain differences between two programs that are compared token by token."""
