@@ -64,6 +64,7 @@ from ascend_dump.analysis.operators.operator import Operator
 from ascend_dump.analysis.pairing.cross_framework import is_cross_framework, pair_cross_framework
 from ascend_dump.analysis.pairing.matches import Match, crossings
 from ascend_dump.analysis.pairing.other_names import other_names
+from ascend_dump.analysis.pairing.ported_modules import PortedModules, are_ported_modules
 from ascend_dump.analysis.pairing.same_framework import align
 from ascend_dump.analysis.pairing.stretches import stretches_of
 from ascend_dump.analysis.replay.rerun import Rerun
@@ -159,7 +160,7 @@ def _compare_pairs(
     parts = progress.parts
     is_divided = group is None and (row_finder is None or not row_finder.has_rows) and may_be_divided(steps)
     names: Optional[dict[str, str]] = None
-    transposed = TransposedWeights()
+    transposed, ported = TransposedWeights(), PortedModules()
     for key, a, b in () if is_divided else steps:
         has_rows = row_finder is not None and row_finder.has_rows
         if not mapping and not has_rows and divergence.is_clean and are_equal(a, b):
@@ -179,7 +180,16 @@ def _compare_pairs(
             operators = row_finder.cut(*operators, mapping)
         second_run = operators_in(spreads.get(key, shared_spread) or (), None)
         shards = None if group is None else group.shards(key, *(operators if group.of_actual else operators[::-1]))
-        walk = _walk_step(divergence, *operators, second_run, mapping, progress, shards, corrected=corrected.get(key))
+        walk = _walk_step(
+            divergence,
+            *operators,
+            second_run,
+            mapping,
+            progress,
+            shards,
+            corrected=corrected.get(key),
+            ported=ported if group is None else None,
+        )
         parts.append((yield from _pairs_of_step(divergence, walk)))
         found = corrections(parts[-1]) if group is None and not corrected else None
         if found is not None:
@@ -317,16 +327,24 @@ def _walk_step(
     shards: Optional[Portions] = None,
     matches: Optional[list[Match]] = None,
     corrected: Optional[Corrections] = None,
+    ported: Optional[PortedModules] = None,
 ) -> Iterator[Pair]:
-    if shards is None and matches is None and is_cross_framework(actual, reference):
-        across = pair_cross_framework(actual, reference, mapping)
+    is_port = ported is not None and not mapping and matches is None and are_ported_modules(actual, reference)
+    if is_port or (shards is None and matches is None and is_cross_framework(actual, reference)):
+        if is_port and ported is not None:
+            across = ported.pair(actual, reference)
+        else:
+            across = pair_cross_framework(actual, reference, mapping)
         progress.inside.update(actual=across.inside[0], reference=across.inside[1])
         progress.updates.add_step((actual, reference), across.updates, across.gradients)
         progress.left_out.update(actual=across.left_out[0], reference=across.left_out[1])
         progress.crossings.extend(map(_crossing, crossings(across.matches)))
         progress.mapped.update(_mapped(across.matches))
         spread = Spread(second_run, reference) if second_run else None
-        divergence.begin_step(reference, _cast(across.matches), across.views, spread, types=across.types)
+        updates = (actual, reference) if is_port else None
+        divergence.begin_step(
+            reference, _cast(across.matches), across.views, spread, types=across.types, updates=updates
+        )
         for across_match in across.matches:
             yield from divergence.walk(across_match)
         for side, alone in enumerate(across.alone):

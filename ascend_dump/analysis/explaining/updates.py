@@ -91,7 +91,7 @@ class UpdateJudge:
                 verdict = "different" if is_reliable and self._differ(pair, _LEAST, *norms) else verdict
                 is_reliable &= verdict != "different"
             elif pair.reference.io == "output" and is_reliable and self._differ(pair, _LEAST_OF_CHANGE, *norms):
-                verdict = "different"
+                verdict = verdict if _is_rounding(match, pair, *norms) else "different"
             pairs[number] = self._explained(pair, *norms) if verdict == "different" else replace(pair, verdict=verdict)
         return [pair for pair in pairs if pair.verdict not in ("equal", "undecided")]
 
@@ -160,6 +160,21 @@ class UpdateJudge:
             self._origins[title] = _Origin(number, first, count + 1)
             drafts[number].evidence[0] = f"{count + 1} {title} {first}"
         return self._number_of(title)
+
+
+def _is_rounding(match: Match, change: Pair, a: Optional[_Norm], b: Optional[_Norm]) -> bool:
+    """Return True if norms of changes differ by no more than the rounding of the parameters before and after them.
+
+    The weights of a norm are near 1, and a small step changes them by a few units only.
+    """
+    assert change.actual is not None
+    assert change.reference is not None
+    kind = float_kind(type_of(change.actual, change.reference))
+    if a is None or b is None or kind is None:
+        return False
+    parameters = [_norm(record) for side in (match.actual, match.reference) for record in side.inputs[:1]]
+    largest = max((norm.value for norm in parameters if norm is not None), default=0.0)
+    return abs(a.value - b.value) <= kind.unit * largest
 
 
 def is_of_update(operator: Operator) -> bool:

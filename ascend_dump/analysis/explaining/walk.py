@@ -90,6 +90,7 @@ class Divergence:
         types: Optional[Types] = None,
         stretches: Optional[Mapping[tuple[int, int], Stretch]] = None,
         sources: Optional[Wiring] = None,
+        updates: Optional[tuple[Sequence[Operator], Sequence[Operator]]] = None,
     ) -> None:
         """Begin a step. Storages are numbered anew in each step.
 
@@ -103,6 +104,7 @@ class Divergence:
         stretches  the stretch of each operator without a partner, see `stretches_of`
         sources    the sources of all inputs
         shards     the tensors of other ranks, if the ranks of one side have parts of the tensors of the other side
+        updates    without `sources`: the operators of both sides whose updates of parameters are compared
         """
         state = self._state
         # Ranks that have parts run other operators than one rank, so most sources differ with good reason.
@@ -131,7 +133,7 @@ class Divergence:
         self._ending: set[int] = set()
         self._inputs = InputJudge(state, reference, wiring, sources)
         self._entry = StretchEntry(state, wiring, self._inputs, self._last_updates, by_tokens=self._by_tokens)
-        self._updates = UpdateJudge(state, *(() if wiring is None else wiring.operators))
+        self._updates = UpdateJudge(state, *((updates or ()) if wiring is None else wiring.operators))
         self._calls = ApiCalls()
         #: Identities of unreadable records of this step that are in a pair already.
         self._broken: set[int] = set()

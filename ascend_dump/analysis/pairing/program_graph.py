@@ -21,7 +21,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Output", "ProgramGraph", "Read", "output_of", "part_of_memory"]
+__all__ = ["NEAR", "Output", "ProgramGraph", "Read", "output_of", "part_of_memory"]
 
 _ADDITION, _PRODUCT, _FACTOR, _LINEAR, _INSIDE = "add", "matmul", "mul", "linear", "inside of linear"
 #: Prefix of the names of backward operators in MindSpore and TensorFlow.
