@@ -66,8 +66,8 @@ class PortedModules:
 
     def pair(self, actual: Sequence[Operator], reference: Sequence[Operator]) -> CrossFrameworkPairs:
         """Return the pairs of calls of a step, in the order of the reference."""
-        sides = _Calls(actual), _Calls(reference)
-        step = _Step(*sides, self._partners)
+        sides = _CallsOfModules(actual), _CallsOfModules(reference)
+        step = _PortedStep(*sides, self._partners)
         found = dict(step.agreeing)
         taken = set(found.values())
         for b, a in step.calls_of_partners():
@@ -93,7 +93,7 @@ class PortedModules:
         )
 
 
-class _Result(NamedTuple):
+class _ModuleResult(NamedTuple):
     """The first result of a call in the forward pass.
 
     read      the first tensor of floating-point values that the module reads; None if there is none
@@ -106,7 +106,7 @@ class _Result(NamedTuple):
     is_inner: bool
 
 
-class _Calls:
+class _CallsOfModules:
     """The calls of the modules of one program.
 
     results    the results in the forward pass, in the order in which they are complete
@@ -121,7 +121,9 @@ class _Calls:
             self.of_module.setdefault(operator.module, {})[operator.op_name.rpartition("/")[2]] = position
         outer = {path.rpartition(".")[0] for path in self.of_module if path}
         self.results = [
-            _Result(position, self.graph.tensors[position][0], _first_read(operator), operator.module not in outer)
+            _ModuleResult(
+                position, self.graph.tensors[position][0], _first_read(operator), operator.module not in outer
+            )
             for position, operator in enumerate(operators)
             if operator.phase == "forward" and self.graph.tensors[position]
         ]
@@ -130,14 +132,14 @@ class _Calls:
         return self.operators[position].module
 
 
-class _Step:
+class _PortedStep:
     """The modules of a step that correspond.
 
     agreeing  the positions of calls in actual whose results are like those of calls of the reference, by position there
     close     those of them whose results differ by rounding only
     """
 
-    def __init__(self, actual: _Calls, reference: _Calls, partners: dict[str, str]) -> None:
+    def __init__(self, actual: _CallsOfModules, reference: _CallsOfModules, partners: dict[str, str]) -> None:
         """partners: the paths in actual of modules that are known, by those in the reference. More are added."""
         self._actual, self._reference, self._partners = actual, reference, partners
         self.agreeing = dict(_same_results(actual, reference))
@@ -198,8 +200,8 @@ class _Step:
         """
         for is_inner in (True, False):
             free = [[result for result in side if result.is_inner or not is_inner] for side in self._free()]
-            reads = _ByNorm((result.read, result) for result in free[0])
-            groups: dict[tuple[int, ...], tuple[list[_Result], list[_Result]]] = {}
+            reads = _TensorsByNorm((result.read, result) for result in free[0])
+            groups: dict[tuple[int, ...], tuple[list[_ModuleResult], list[_ModuleResult]]] = {}
             for result in free[1]:
                 readers = [other for other in reads.same(result.read) if other.output.size == result.output.size]
                 readers.sort(key=lambda other: other.operator)
@@ -215,7 +217,7 @@ class _Step:
         So they are behind a difference.
         """
         reference, actual = (
-            _ByNorm((tensor, result) for result in side.results for tensor in (result.output, result.read))
+            _TensorsByNorm((tensor, result) for result in side.results for tensor in (result.output, result.read))
             for side in (self._reference, self._actual)
         )
         for is_inner in (True, False):
@@ -233,12 +235,12 @@ class _Step:
             for i, j in common(*keys):
                 self._add(rows[0][i], rows[1][j])
 
-    def _add(self, of_actual: _Result, of_reference: _Result) -> None:
+    def _add(self, of_actual: _ModuleResult, of_reference: _ModuleResult) -> None:
         path, partner = self._reference.path(of_reference.operator), self._actual.path(of_actual.operator)
         if path not in self._partners and partner not in self._partners.values():
             self._partners[path] = partner
 
-    def _free(self) -> tuple[list[_Result], list[_Result]]:
+    def _free(self) -> tuple[list[_ModuleResult], list[_ModuleResult]]:
         """Return the results of modules without a partner, outside of modules whose results agree."""
         taken = self._settled[0].union(self._partners.values()), self._settled[1].union(self._partners)
         of_actual, of_reference = (
@@ -282,15 +284,15 @@ def _may_correspond(a: Operator, b: Operator) -> bool:
     return len(norms) == 2 and abs(norms[0] - norms[1]) <= _NEAR_NORM * max(norms)
 
 
-class _ByNorm:
+class _TensorsByNorm:
     """Finds tensors with the same values, each with the result that it belongs to."""
 
-    def __init__(self, tensors: Iterable[tuple[Optional[Output], _Result]]) -> None:
+    def __init__(self, tensors: Iterable[tuple[Optional[Output], _ModuleResult]]) -> None:
         found = [(tensor, result) for tensor, result in tensors if tensor is not None]
         self._tensors = sorted(found, key=lambda pair: pair[0].norm)
         self._norms = [tensor.norm for tensor, _ in self._tensors]
 
-    def same(self, tensor: Optional[Output]) -> Iterator[_Result]:
+    def same(self, tensor: Optional[Output]) -> Iterator[_ModuleResult]:
         """Yield the results of the tensors with the values of a tensor."""
         if tensor is not None:
             low, high = (bisect_left(self._norms, tensor.norm * (1 + sign * 2 * NEAR)) for sign in (-1, 1))
@@ -299,14 +301,14 @@ class _ByNorm:
                     yield result
 
 
-def _same_results(actual: _Calls, reference: _Calls) -> Iterator[tuple[int, int]]:
+def _same_results(actual: _CallsOfModules, reference: _CallsOfModules) -> Iterator[tuple[int, int]]:
     """Yield the positions in the reference and in actual of calls in the forward pass with the same result.
 
     A module and the last one that it calls have one result. So a call that also reads the same is preferred.
     """
     taken: set[int] = set()
     order = {result.operator: number / len(actual.results) for number, result in enumerate(actual.results)}
-    by_norm = _ByNorm((result.output, result) for result in actual.results)
+    by_norm = _TensorsByNorm((result.output, result) for result in actual.results)
     for number, result in enumerate(reference.results):
         if result.output.size < 2 or not result.output.norm:
             continue
@@ -322,11 +324,11 @@ def _same_results(actual: _Calls, reference: _Calls) -> Iterator[tuple[int, int]
             yield result.operator, position
 
 
-def _distance(a: _Result, b: _Result, order: float) -> tuple[bool, bool, float]:
+def _distance(a: _ModuleResult, b: _ModuleResult, order: float) -> tuple[bool, bool, float]:
     return not _read_same(a, b), a.is_inner != b.is_inner, abs(order)
 
 
-def _read_same(a: _Result, b: _Result) -> bool:
+def _read_same(a: _ModuleResult, b: _ModuleResult) -> bool:
     return a.read is not None and b.read is not None and a.read.is_same(b.read)
 
 
@@ -334,7 +336,9 @@ def _numbers(path: str) -> tuple[int, ...]:
     return tuple(map(int, _NUMBER.findall(path)))
 
 
-def _have_same_sizes(actual: _Calls, calls_a: Mapping[str, int], reference: _Calls, calls_b: Mapping[str, int]) -> bool:
+def _have_same_sizes(
+    actual: _CallsOfModules, calls_a: Mapping[str, int], reference: _CallsOfModules, calls_b: Mapping[str, int]
+) -> bool:
     """Return True if modules are called, and all calls that both have make tensors of the same sizes."""
     shared = [name for name in calls_a.keys() & calls_b.keys() if name.startswith("forward")]
     return bool(shared) and all(
@@ -342,7 +346,7 @@ def _have_same_sizes(actual: _Calls, calls_a: Mapping[str, int], reference: _Cal
     )
 
 
-def _have_same_end(actual: _Calls, reference: _Calls) -> bool:
+def _have_same_end(actual: _CallsOfModules, reference: _CallsOfModules) -> bool:
     """Return True if the last results are the same: then what differs inside is built differently."""
     ends = [side.results[-1].output for side in (actual, reference) if side.results]
     if len(ends) < 2:
@@ -367,7 +371,7 @@ def _are_close(a: Output, b: Output) -> bool:
     return float(np.linalg.norm(distance[np.isfinite(distance)])) <= max(_CLOSE, _UNITS * kind.unit) * b.norm
 
 
-def _inside(calls: _Calls, agreeing: Iterable[int]) -> set[str]:
+def _inside(calls: _CallsOfModules, agreeing: Iterable[int]) -> set[str]:
     """Return the paths of modules inside of modules whose results agree."""
     outer = {calls.path(position) for position in agreeing}
     return {path for path in calls.of_module if any(around in outer for around in _modules_around(path))}
@@ -379,7 +383,7 @@ def _modules_around(path: str) -> Iterator[str]:
         yield path
 
 
-def _kind(calls: _Calls, result: _Result) -> Hashable:
+def _kind(calls: _CallsOfModules, result: _ModuleResult) -> Hashable:
     """Return what modules that correspond have in common, whatever their names and classes are."""
     path = calls.path(result.operator)
     updates = [position for name, position in calls.of_module[path].items() if name.startswith("update_")]
