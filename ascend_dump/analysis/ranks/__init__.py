@@ -13,6 +13,7 @@ from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.analysis.ranks.left_out_tensors import LeftOutTensors
 from ascend_dump.analysis.ranks.rank_statistics import measured
 from ascend_dump.analysis.ranks.rank_tasks import Partials, RankTask, map_ranks
+from ascend_dump.analysis.ranks.reductions import WrongReductions
 from ascend_dump.analysis.ranks.replicas import Replicas
 from ascend_dump.analysis.ranks.settings import (
     ChangedParameters,
@@ -49,6 +50,7 @@ __all__ = [
     "ShardUpdates",
     "TensorUpdates",
     "UnreducedTerms",
+    "WrongReductions",
     "check_call",
     "clocks",
     "compare_indexes",

@@ -1,6 +1,6 @@
 """Find a line that one rank runs in place of the line of all others, between two operators that all ranks run.
 
-The data may decide which line runs. So each rank has to go its way in all steps, and at least two other ranks the
+The line may depend on the data. So each rank has to go its way in all steps, and at least two other ranks the
 usual way. Stages of pipelines have lines of their own.
 """
 
@@ -21,14 +21,14 @@ _FEWEST_STEPS = 2
 
 
 class _Branch(NamedTuple):
-    """The line by which a tensor reaches its reader on one rank. source: the operator that made it before this line"""
+    """The line that passes a tensor to its reader on one rank. source: the operator that made it before this line"""
 
     line: str
     source: Hashable
 
 
 def other_branches(programs: Mapping[int, RankProgram]) -> Iterator[RankFinding]:
-    """Yield the first line of each rank that it alone runs, in place of a line that it does not run."""
+    """Yield the first line of each rank that it alone runs, in place of a line of the others."""
     if len(programs) < _FEWEST_ALIKE + 1 or any(program.has_messages for program in programs.values()):
         return
     for rank, program in programs.items():

@@ -163,7 +163,7 @@ class RankProgram:
             self._end_step(step)
 
     def _end_step(self, number: Optional[int]) -> None:
-        """End a step: note the last writers of the parameters, which the next step reads."""
+        """End a step: note the last writers of the parameters for the next step."""
         step = self._steps.pop(number)
         for record in step.parameters.values():
             writer = step.writer_of(record, record.attrs.get("storage", -1))
@@ -237,7 +237,7 @@ def _number_of(record: Record) -> int:
 
 
 def _add_copy(run: OperatorRun, step: _StepWrites) -> None:
-    """Note a view, or a copy such as `clone`: who reads its result reads what wrote its input."""
+    """Note a view, or a copy such as `clone`: its producer is that of its input."""
     if run.inputs:
         source = run.inputs[0]
         for record, storage, _ in run.outputs:
