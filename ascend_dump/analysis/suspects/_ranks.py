@@ -16,6 +16,8 @@ from ascend_dump.analysis.ranks import (
     LeftOutTensors,
     OtherArguments,
     OtherOperators,
+    PartPositions,
+    RepeatedParts,
     Replicas,
     ShardUpdates,
     TensorUpdates,
@@ -36,6 +38,7 @@ __all__ = [
     "EXTRA_OPERATOR",
     "GRADIENT_FACTOR",
     "OTHER_ARGUMENT",
+    "REPEATED_PART",
     "REPLICAS",
     "SHARD_UPDATE",
     "UNREDUCED_TERM",
@@ -164,6 +167,22 @@ class _WrongReductionFinder(Finder):
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._reductions.findings()
+
+
+class _RepeatedPartFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._parts = RepeatedParts(threshold)
+        self._positions = PartPositions(threshold)
+
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        self._parts.look_at(run)
+        self._positions.look_at(run)
+        return ()
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._parts.findings()
+        yield from self._positions.findings()
 
 
 class _OtherArgumentFinder(Finder):
@@ -442,6 +461,25 @@ WRONG_REDUCTION = SuspectRule(
     _WrongReductionFinder,
     trips=_gradient_reduction("max"),
     passes=_gradient_reduction("sum"),
+)
+
+
+def _split(*contents: str) -> tuple[Row, ...]:
+    """Return a parameter on several ranks, with these contents."""
+    return tuple(
+        Row("aten::t", "fc/t_0", "input", values(1), rank=rank, hash=content, requires_grad=True, parameter="fc.weight",
+            source="t.py:1")
+        for rank, content in enumerate(contents)
+    )  # fmt: skip
+
+
+REPEATED_PART = SuspectRule(
+    "repeated-part",
+    4,
+    "minimum number of ranks: all but one have parts of their own",
+    _RepeatedPartFinder,
+    trips=_split("a", "b", "b", "c"),
+    passes=_split("a", "b", "b", "a"),
 )
 #: The rules that compare a rank with others, apart from DISAGREEMENT, which compares the parts of one call.
 BETWEEN_RANKS = (
