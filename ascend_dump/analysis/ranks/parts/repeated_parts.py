@@ -3,6 +3,9 @@
 These are the rows of a batch, the parts of a split parameter, the parts of flat tensors that ranks update and gather,
 and the tensors that one rank scatters. If all ranks have the same, or groups of one size do, the tensor is replicated.
 But if only two ranks have the same, one of them has a part of the other one, and no rank has its own part.
+
+Programs with collectives of some ranks are left out: with two replicas of each part, the two equal ones may be right,
+and the others differ from each other. For the same reason, a parameter counts only if ranks do not reduce its gradient.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ class _RankParts:
     parameters  by name: those of the first step
     flat        by call: the flat tensors of the first step, before their first update
     scatters    the tensors of scatters of this rank
+    group_sizes the numbers of ranks that take part in its collectives
+    reduced     the parameters with a gradient that it sends to others
     """
 
     def __init__(self, step: Optional[int]) -> None:
@@ -49,6 +54,8 @@ class _RankParts:
         self.parameters: dict[str, _TensorPart] = {}
         self.scatters: list[list[_TensorPart]] = []
         self.steps: set[Optional[int]] = set()
+        self.group_sizes: set[int] = set()
+        self.reduced: set[str] = set()
         self._first = self._step = step
         self._written: set[int] = set()
         self._calls: Counter[Hashable] = Counter()
@@ -92,6 +99,8 @@ class _RankParts:
         found = collective_of(run.first)
         if found is None:
             return
+        self.group_sizes.add(len(found[1]))
+        self.reduced.update(name[: -len(".grad")] for _, _, name in run.inputs if name.endswith(".grad"))
         sent = [tensor for tensor in run.inputs if is_contribution_to(tensor.record, found[0])]
         if found[0].kind == "all_gather":
             self._gathered.update(storage for _, storage, _ in sent)
@@ -124,6 +133,9 @@ class RepeatedParts:
     def findings(self) -> Iterator[RankFinding]:
         """Yield the first repeated part of each launch."""
         for ranks in ranks_of_launches(self._ranks):
+            sizes = set[int]().union(*(of_rank.group_sizes for of_rank in ranks.values()))
+            if any(1 < size < len(ranks) for size in sizes):
+                continue
             # Ranks that get one part of a scatter twice read the same data, too.
             findings = [*self._scattered(ranks)] or [*self._data(ranks), *self._tensors(ranks)]
             yield from sorted(findings, key=lambda finding: _moment(finding.record))[:1]
@@ -162,7 +174,8 @@ class RepeatedParts:
             of_ranks: dict[int, dict[Hashable, _TensorPart]] = {
                 rank: getattr(parts, kind) for rank, parts in ranks.items()
             }
-            for key in next(iter(of_ranks.values())):
+            reduced = set[Hashable]().union(*(of_rank.reduced for of_rank in ranks.values()))
+            for key in [key for key in next(iter(of_ranks.values())) if key not in reduced]:
                 parts = {rank: of_rank[key] for rank, of_rank in of_ranks.items() if key in of_rank}
                 pair = self._pair(parts) if len(parts) == len(ranks) else None
                 if pair is not None:

@@ -60,6 +60,32 @@ def test_data_in_common_may_be_right(rows: list[Row], tmp_path: Path) -> None:
     assert found(tmp_path, rows) == []
 
 
+def test_replicas_of_parts_may_differ_from_each_other(tmp_path: Path) -> None:
+    call = CollectiveCall("all_reduce", "1", "0|2", 0)
+    reduction = [Row("c10d::allreduce_", "r_0", "input", _VALUES, rank=0, source="model.py:4", collective=call)]
+    assert found(tmp_path, [*read("abcb"), *reduction]) == []
+
+
+def trained(contents: str, *, is_reduced: bool) -> list[Row]:
+    """Return a parameter on all ranks, and a sum of its gradients."""
+    rows = []
+    for rank, content in enumerate(contents):
+        site: dict[str, Any] = {"rank": rank, "source": "model.py:4"}
+        rows.append(Row("aten::t", "t_0", "input", _VALUES, hash=content, parameter="w", requires_grad=True, **site))
+        if is_reduced:
+            call = CollectiveCall("all_reduce", "0", "0-3", 0)
+            site["collective"] = call
+            rows.append(Row("c10d::allreduce_", "r_0", "input", _VALUES, phase="other", parameter="w.grad", **site))
+    return rows
+
+
+def test_a_parameter_with_a_reduced_gradient_has_no_parts(tmp_path: Path) -> None:
+    [(name, reason)] = found(tmp_path / "parts", trained("abbc", is_reduced=False))
+    assert name == "t_0"
+    assert "the part of w is the same on ranks 1-2" in reason
+    assert found(tmp_path / "copies", trained("abbc", is_reduced=True)) == []
+
+
 def flat(contents: str, *, gathered: bool = True) -> list[Row]:
     """Return flat tensors that ranks update, each with one of these contents, and then gather."""
     rows = []
