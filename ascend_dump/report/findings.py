@@ -63,6 +63,8 @@ RULES = {
     "gradient-factor": "a gradient is not divided by the number of ranks as others are, or is divided twice",
     "other-argument": "one rank calls an operator with another setting than the other ranks, or another operator",
     "unreduced-term": "a tensor that differs between ranks with the same data is added to one that is equal on them",
+    "repeated-part": "two ranks have the same part of the data or of a tensor, and each other rank has one of its own",
+    "wrong-reduction": "ranks add up a sum again or the same bias several times, or reduce gradients to their maximum",
     "saturated": "an operator reached the largest value of its type, at which the device may clip larger values",
     "growth": "values are much larger than in all earlier steps, and no earlier operator of the step has such values",
     "layer-growth": "values are much larger than in the layer before, which has the same structure",

@@ -11,8 +11,10 @@ from ascend_dump.analysis.ranks.gradient_factors import GradientFactors
 from ascend_dump.analysis.ranks.index_comparison import IndexComparison, RankOrigin, compare_indexes
 from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.analysis.ranks.left_out_tensors import LeftOutTensors
+from ascend_dump.analysis.ranks.parts import PartPositions, RepeatedParts
 from ascend_dump.analysis.ranks.rank_statistics import measured
 from ascend_dump.analysis.ranks.rank_tasks import Partials, RankTask, map_ranks
+from ascend_dump.analysis.ranks.reductions import WrongReductions
 from ascend_dump.analysis.ranks.replicas import Replicas
 from ascend_dump.analysis.ranks.settings import (
     ChangedParameters,
@@ -38,6 +40,7 @@ __all__ = [
     "LeftOutTensors",
     "OtherArguments",
     "OtherOperators",
+    "PartPositions",
     "Partials",
     "Point",
     "RankFinding",
@@ -45,10 +48,12 @@ __all__ = [
     "RankRun",
     "RankTask",
     "RankWorkers",
+    "RepeatedParts",
     "Replicas",
     "ShardUpdates",
     "TensorUpdates",
     "UnreducedTerms",
+    "WrongReductions",
     "check_call",
     "clocks",
     "compare_indexes",

@@ -2,7 +2,10 @@
 
 Ranks may have lines of their own for good reasons: one writes a log, has the last layer, or gets a batch with padding.
 So an operator at such a line is reported only if the other ranks pass the tensor on without it, and if it reads nothing
-but that tensor and constants.
+but that tensor and constants, or tensors that the other ranks compute too and read nowhere, such as a mask.
+
+If one rank passes a tensor to a reader by a line of its own, and all others by another line that it does not run, this
+is reported too, unless a rank goes another way in some steps: then the data decides.
 
 Besides, an operator is reported that reads another tensor on one rank than on all others, such as a parameter before
 its update, although this rank computes what the others read. Stages of pipelines may do so.
@@ -10,28 +13,21 @@ its update, although this rank computes what the others read. Stages of pipeline
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Optional
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from ascend_dump.analysis.operators.memory_writes import MemoryWrites
-from ascend_dump.analysis.operators.names import is_source, is_view
-from ascend_dump.analysis.operators.operator_run import OperatorRun, RunTensor
-from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.operators.names import is_source
+from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
+from ascend_dump.analysis.ranks.data_flow.branches import other_branches
+from ascend_dump.analysis.ranks.data_flow.code_sites import UNKNOWN, CodeSite, RankProgram, Sites, moment_of, named
+from ascend_dump.analysis.ranks.data_flow.detours import Detour, are_restored, passed_source
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.reading import Record
 
-__all__ = ["ExtraOperators"]
+__all__ = ["ExtraOperators", "LineOfRanks"]
 
-#: The producer of an input that no recorded operator wrote.
-_UNKNOWN = ("unknown",)
-#: Maximum number of results of a site that are kept.
-_MOST_RESULTS = 256
-#: Maximum number of steps whose writes are kept: a call that returns nothing on its rank, such as a gather, may be in
-#: the dump only after later steps.
-_MOST_STEPS = 4
 #: An operator with another input on one rank is reported only if at least this many other ranks agree.
 _FEWEST_ALIKE = 2
 
@@ -46,187 +42,6 @@ class LineOfRanks(NamedTuple):
     operator: Record
 
 
-class _SiteTensor(NamedTuple):
-    """A tensor of an operator. parameter: its name, as far as it is known in this step"""
-
-    io: str
-    position: Optional[int]
-    parameter: Optional[str]
-    shape: Optional[tuple[int, ...]]
-
-    def is_same(self, other: _SiteTensor) -> bool:
-        """Return True if both are one tensor of an operator, apart from a name that is unknown."""
-        is_named = self.parameter is not None and other.parameter is not None
-        return self == (other if is_named else other._replace(parameter=self.parameter))
-
-
-class _CodeSite:
-    """An operator at a line of the program, identified alike on all ranks. tensors: its parameters and shapes.
-
-    `_Sites` has one object for each, so sites are equal only if they are the same object.
-    """
-
-    __slots__ = ("module", "op_type", "phase", "source", "tensors")
-
-    def __init__(self, first: Record, tensors: tuple[_SiteTensor, ...]) -> None:
-        self.op_type = first.op_type
-        self.source = first.source or ""
-        self.module = first.module or ""
-        self.phase = first.phase or ""
-        self.tensors = tensors
-
-    @property
-    def call(self) -> Hashable:
-        """A key that is the same for all tensors."""
-        return self.op_type, self.source, self.module, self.phase
-
-
-class _Sites:
-    """The sites of all ranks."""
-
-    def __init__(self) -> None:
-        self._sites: dict[Hashable, _CodeSite] = {}
-
-    def of(self, run: OperatorRun) -> _CodeSite:
-        """Return the site of an operator."""
-        first = run.first
-        tensors = [(record.io, record.index, name, record.shape) for record, _, name in run.tensors]
-        key = (first.op_type, first.source or "", first.module or "", first.phase or "", *tensors)
-        site = self._sites.get(key)
-        if site is None:
-            named = (_SiteTensor(io, index, name or None, shape) for io, index, name, shape in tensors)
-            site = self._sites[key] = _CodeSite(first, tuple(named))
-        return site
-
-
-class _StepWrites(MemoryWrites):
-    """The last writes of a step, and its parameters by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parameters: dict[str, Record] = {}
-
-    def producer_of(self, tensor: RunTensor, number: int) -> Hashable:
-        """Return the last site that wrote a tensor before an operator, or the parameter that it is.
-
-        number: that of the operator in its step
-        """
-        site = self.writer_of(tensor.record, tensor.storage, number)
-        if site is not None:
-            return site
-        return ("parameter", tensor.name) if tensor.name else _UNKNOWN
-
-
-class _SiteInputs:
-    """A site on one rank: its first record, and for each input the sites that wrote the tensor.
-
-    results: steps and contents that it wrote outside of the passes, of its first calls
-    """
-
-    __slots__ = ("producers", "record", "results")
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.producers: dict[int, set[Hashable]] = {}
-        self.results: set[Hashable] = set()
-
-
-class _RankProgram:
-    """The data flow between the sites of one rank."""
-
-    def __init__(self, sites: _Sites) -> None:
-        self.nodes: dict[Hashable, _SiteInputs] = {}
-        self.lines: set[str] = set()
-        self.has_messages = False
-        self._sites = sites
-        self._steps: dict[Optional[int], _StepWrites] = {}
-
-    def look_at(self, run: OperatorRun) -> None:
-        first = run.first
-        step = self._steps.get(first.step)
-        if step is None:
-            if len(self._steps) == _MOST_STEPS:
-                self._end_step(next(iter(self._steps)))
-            step = self._steps[first.step] = _StepWrites()
-        if run.is_collective and first.op_type.startswith(("c10d::send", "c10d::recv")):
-            self.has_messages = True
-        if first.source:
-            self.lines.add(first.source)
-        if run.is_named:
-            for record, _, name in run.tensors:
-                if name and " of " not in name and not name.endswith(".grad"):
-                    step.parameters.setdefault(name, record)
-        if _is_view(first.op_type):
-            _add_copy(run, step)
-            return
-        site = self._sites.of(run)
-        node = self.nodes.get(site)
-        if node is None:
-            node = self.nodes[site] = _SiteInputs(first)
-        for tensor in run.read_inputs:
-            position = tensor.record.index or 0
-            producers = node.producers.get(position)
-            if producers is None:
-                producers = node.producers[position] = set()
-            producers.add(step.producer_of(tensor, run.number))
-        for record, storage, _ in run.outputs:
-            if storage >= 0:
-                step.add_write(record, storage, site, run.number)
-            if first.phase == "other" and len(node.results) < _MOST_RESULTS:
-                content = record.content
-                if content is not None:
-                    node.results.add((record.step, content))
-
-    def end_steps(self) -> None:
-        """End all steps."""
-        for step in [*self._steps]:
-            self._end_step(step)
-
-    def _end_step(self, number: Optional[int]) -> None:
-        """End a step: note the last writers of the parameters, which the next step reads."""
-        step = self._steps.pop(number)
-        for record in step.parameters.values():
-            writer = step.writer_of(record, record.attrs.get("storage", -1))
-            if writer is not None:
-                node = self.nodes.setdefault(("parameter", record.parameter), _SiteInputs(record))
-                node.producers.setdefault(0, set()).add(writer)
-
-    def first_of(self, line: str) -> Record:
-        """Return the first record at a line of the program."""
-        records = (
-            node.record for site, node in self.nodes.items() if isinstance(site, _CodeSite) and site.source == line
-        )
-        return min(records, key=_moment)
-
-    def source_of(self, site: Hashable, lines: set[str]) -> Optional[Hashable]:
-        """Return the only site outside of these lines whose results reach the inputs of a site.
-
-        Sites at these lines are followed back to their own inputs. None if there are several sites, or if the origin of
-        an input is unknown.
-        """
-        sources: set[Hashable] = set()
-        seen, remaining = {site}, [site]
-        while remaining:
-            for producers in self.nodes[remaining.pop()].producers.values():
-                for producer in producers - seen:
-                    if isinstance(producer, _CodeSite) and producer.source in lines:
-                        seen.add(producer)
-                        remaining.append(producer)
-                    else:
-                        sources.add(producer)
-        first = next(iter(sources), None)
-        return None if _UNKNOWN in sources or not all(_is_same_site(first, source) for source in sources) else first
-
-    def are_restored(self, detours: Sequence[_Detour]) -> bool:
-        """Return True if extra operators write what was there before in the step, as after an evaluation."""
-        written = set[Hashable]().union(*(self.nodes[detour.extra].results for detour in detours))
-        # The names of a site's tensors may be known in some steps only.
-        calls = {detour.source.call for detour in detours if isinstance(detour.source, _CodeSite)}
-        sources = (node for site, node in self.nodes.items() if isinstance(site, _CodeSite) and site.call in calls)
-        before = set[Hashable]().union(*(source.results for source in sources))
-        return bool(written) and written <= before
-
-
 class ExtraOperators:
     """Gathers the operators of all ranks, in the order of the dump.
 
@@ -237,8 +52,8 @@ class ExtraOperators:
 
     def __init__(self, most: float) -> None:
         self._most = most
-        self._programs: dict[RankRun, _RankProgram] = {}
-        self._sites = _Sites()
+        self._programs: dict[RankRun, RankProgram] = {}
+        self._sites = Sites()
 
     def look_at(self, run: OperatorRun) -> None:
         """Add one run of an operator."""
@@ -247,7 +62,7 @@ class ExtraOperators:
             return
         program = self._programs.get((first.rank, first.run))
         if program is None:
-            program = self._programs[first.rank, first.run] = _RankProgram(self._sites)
+            program = self._programs[first.rank, first.run] = RankProgram(self._sites)
         program.look_at(run)
 
     def findings(self) -> Iterator[RankFinding]:
@@ -260,7 +75,7 @@ class ExtraOperators:
             reported.add(line.finding.record.rank)
             yield line.finding
         for programs in ranks_of_launches(self._programs):
-            for finding in _other_inputs(programs):
+            for finding in (*_other_inputs(programs), *other_branches(programs)):
                 if finding.record.rank not in reported:
                     reported.add(finding.record.rank)
                     yield finding
@@ -273,7 +88,7 @@ class ExtraOperators:
             if len(programs) > 1:
                 yield from self._of_launch(programs)
 
-    def _of_launch(self, programs: dict[int, _RankProgram]) -> Iterator[LineOfRanks]:
+    def _of_launch(self, programs: dict[int, RankProgram]) -> Iterator[LineOfRanks]:
         ranks_of_line: dict[str, list[int]] = {}
         for rank, program in sorted(programs.items()):
             for line in program.lines:
@@ -286,26 +101,29 @@ class ExtraOperators:
             yield from self._of_lines(programs, some, lines)
 
     def _of_lines(
-        self, programs: dict[int, _RankProgram], ranks: tuple[int, ...], lines: set[str]
+        self, programs: dict[int, RankProgram], ranks: tuple[int, ...], lines: set[str]
     ) -> Iterator[LineOfRanks]:
         """Yield the operators at lines that only these ranks run."""
         program = programs[ranks[0]]
         others = {rank: other for rank, other in programs.items() if rank not in ranks}
-        detours: dict[str, list[_Detour]] = {}
+        detours: dict[str, list[Detour]] = {}
         for reader, node in program.nodes.items():
-            if isinstance(reader, _CodeSite) and reader.source in lines:
+            if isinstance(reader, CodeSite) and reader.source in lines:
                 continue
             for index, producers in node.producers.items():
                 for extra in producers:
-                    if isinstance(extra, _CodeSite) and extra.source in lines:
-                        detour = _Detour(extra, program.source_of(extra, lines), reader, index)
+                    if isinstance(extra, CodeSite) and extra.source in lines:
+                        detour = Detour(extra, program.source_of(extra, lines), reader, index)
+                        if detour.source is None:
+                            source = passed_source(detour, program.sources_of(extra, lines), others.values())
+                            detour = detour._replace(source=source)
                         if detour.is_passed_by(others.values()) and all(extra in programs[it].nodes for it in ranks):
                             detours.setdefault(extra.source, []).append(detour)
         for line_detours in detours.values():
-            if not self._depends_on_data(program, line_detours) and not program.are_restored(line_detours):
+            if not self._depends_on_data(program, line_detours) and not are_restored(program, line_detours):
                 yield _finding(programs, ranks, [*others], line_detours[0])
 
-    def _depends_on_data(self, program: _RankProgram, detours: Sequence[_Detour]) -> bool:
+    def _depends_on_data(self, program: RankProgram, detours: Sequence[Detour]) -> bool:
         first = detours[0]
         if program.nodes[first.extra].record.phase in ("forward", "backward"):
             return False
@@ -314,35 +132,14 @@ class ExtraOperators:
         return len(readers) > 1 and len(readers) > self._most * alike
 
 
-class _Detour(NamedTuple):
-    """A tensor that passes through extra operators: from its source to the input at `position` of its reader.
-
-    extra: the last of these operators
-    """
-
-    extra: _CodeSite
-    source: Optional[Hashable]
-    reader: Hashable
-    position: int
-
-    def is_passed_by(self, programs: Iterable[_RankProgram]) -> bool:
-        """Return True if a program has the reader, and all programs with the reader pass the tensor to it directly."""
-        nodes = [program.nodes[self.reader] for program in programs if self.reader in program.nodes]
-        return (
-            bool(nodes)
-            and self.source is not None
-            and all(self.source in node.producers.get(self.position, ()) for node in nodes)
-        )
-
-
-def _other_inputs(programs: Mapping[int, _RankProgram]) -> list[RankFinding]:
+def _other_inputs(programs: Mapping[int, RankProgram]) -> list[RankFinding]:
     """Return the operators that read another tensor on one rank than on all others, in the order of execution."""
     if len(programs) < _FEWEST_ALIKE + 1 or any(program.has_messages for program in programs.values()):
         return []
     first, *peers = programs.values()
     findings = []
     for reader, node in first.nodes.items():
-        if not isinstance(reader, _CodeSite) or is_source(reader.op_type):
+        if not isinstance(reader, CodeSite) or is_source(reader.op_type):
             continue
         if not all(reader in program.nodes for program in peers):
             continue
@@ -355,71 +152,37 @@ def _other_inputs(programs: Mapping[int, _RankProgram]) -> list[RankFinding]:
             if len(differing) != 1 or count < len(programs) - 1:
                 continue
             rank = next(rank for rank, of_rank in producers.items() if of_rank != usual)
-            is_computed = all(isinstance(site, _CodeSite) and site in programs[rank].nodes for site in usual)
+            is_computed = all(isinstance(site, CodeSite) and site in programs[rank].nodes for site in usual)
             is_other = {*map(_without_shapes, usual)}.isdisjoint(map(_without_shapes, producers[rank]))
             if is_computed and usual and is_other:
                 record = programs[rank].nodes[reader].record
                 peer_ranks = in_words([peer for peer in programs if peer != rank])
-                reads = [_result(next(iter(sites), _UNKNOWN)) for sites in (producers[rank], usual)]
+                reads = [_result(next(iter(sites), UNKNOWN)) for sites in (producers[rank], usual)]
                 text = f"input {position} of {record.op_type} at {record.source} is {reads[0]} on rank {rank}, and "
-                text += f"{reads[1]} on {peer_ranks}; rank {rank} runs {_named(next(iter(usual)))} too"
+                text += f"{reads[1]} on {peer_ranks}; rank {rank} runs {named(next(iter(usual)))} too"
                 findings.append(RankFinding(record, text))
-    return sorted(findings, key=lambda finding: _moment(finding.record))
+    return sorted(findings, key=lambda finding: moment_of(finding.record))
 
 
 def _result(site: Hashable) -> str:
     """Return the tensor that a producer wrote, in words."""
-    if isinstance(site, _CodeSite):
+    if isinstance(site, CodeSite):
         return f"the result of {site.op_type} at {site.source}"
-    return "a tensor from before this step" if site == _UNKNOWN else _named(site)
-
-
-def _moment(record: Record) -> tuple[int, int]:
-    return -1 if record.step is None else record.step, _number_of(record)
-
-
-@functools.lru_cache(maxsize=1024)
-def _is_view(op_type: str) -> bool:
-    return is_view(operator_class(op_type))
-
-
-def _number_of(record: Record) -> int:
-    return int(record.attrs.get("seq") or 0)
-
-
-def _is_same_site(site: Hashable, other: Hashable) -> bool:
-    """Return True if sites are equal, apart from the names of parameters that are known in some steps only."""
-    if not (isinstance(site, _CodeSite) and isinstance(other, _CodeSite)) or site.call != other.call:
-        return site == other
-    pairs = zip(site.tensors, other.tensors)
-    return len(site.tensors) == len(other.tensors) and all(tensor.is_same(other) for tensor, other in pairs)
+    return "a tensor from before this step" if site == UNKNOWN else named(site)
 
 
 def _without_shapes(site: Hashable) -> Hashable:
     """Return a site that is the same for batches of other sizes."""
-    if not isinstance(site, _CodeSite):
+    if not isinstance(site, CodeSite):
         return site
     return site.call, tuple(tensor._replace(shape=None) for tensor in site.tensors)
 
 
-def _add_copy(run: OperatorRun, step: _StepWrites) -> None:
-    """Note a view, or a copy such as `clone`: who reads its result reads what wrote its input."""
-    if run.inputs:
-        source = run.inputs[0]
-        for record, storage, _ in run.outputs:
-            if storage >= 0 and storage != source.storage:
-                step.add_write(record, storage, step.producer_of(source, run.number), run.number)
-
-
-def _call(site: Hashable) -> Hashable:
-    return (site.op_type, site.source, site.phase) if isinstance(site, _CodeSite) else "parameter"
-
-
 def _finding(
-    programs: dict[int, _RankProgram], ranks: Sequence[int], others: Sequence[int], detour: _Detour
+    programs: dict[int, RankProgram], ranks: Sequence[int], others: Sequence[int], detour: Detour
 ) -> LineOfRanks:
     record = programs[ranks[0]].first_of(detour.extra.source)
-    between = f"between {_named(detour.source)} and {_named(detour.reader)}"
+    between = f"between {named(detour.source)} and {named(detour.reader)}"
     if len(ranks) <= len(others):
         text = f"only {in_words(ranks)} run{'s' * (len(ranks) == 1)} {record.op_type} at {record.source}, {between}"
         text += f"; {in_words(others)} pass{'es' * (len(others) == 1)} the tensor on as it is"
@@ -431,7 +194,5 @@ def _finding(
     return LineOfRanks(RankFinding(reader, f"{text}; {in_words(ranks)} run {record.op_type} there"), record)
 
 
-def _named(site: Optional[Hashable]) -> str:
-    if isinstance(site, _CodeSite):
-        return site.op_type
-    return f"the value of {site[1]}" if isinstance(site, tuple) else "the next step"
+def _call(site: Hashable) -> Hashable:
+    return (site.op_type, site.source, site.phase) if isinstance(site, CodeSite) else "parameter"

@@ -107,6 +107,8 @@ class GradientFactors:
         self._fewest = fewest
         self._steps: dict[RankRun, Optional[int]] = {}
         self._gradients: dict[tuple[RankRun, str], _GradientReads] = {}
+        #: By rank and gradient: the ranks that add it up, if it is added up in its own memory.
+        self._members: dict[tuple[RankRun, str], tuple[int, ...]] = {}
         self._copies: dict[RankRun, _SummedCopies] = {}
 
     def look_at(self, run: OperatorRun) -> None:
@@ -124,6 +126,9 @@ class GradientFactors:
             for record, _, name in run.inputs:
                 if name.endswith(_GRADIENT) and " of " not in name:
                     self._look_at_gradient(record, name, rank)
+                    found = collective_of(record) if run.is_collective else None
+                    if found is not None and found[0].kind == "all_reduce":
+                        self._members[rank, name] = found[1]
 
     def _look_at_gradient(self, record: Record, name: str, rank: RankRun) -> None:
         if self._steps.setdefault(rank, record.step) == record.step:
@@ -138,11 +143,12 @@ class GradientFactors:
     def findings(self) -> Iterator[RankFinding]:
         """Yield, per group of ranks and kind of fault, the first gradient with a wrong factor."""
         launch = launches(self._steps)
-        gradients: dict[tuple[Hashable, str], dict[int, _GradientReads]] = {}
+        gradients: dict[tuple[Hashable, str, tuple[int, ...]], dict[int, _GradientReads]] = {}
         for ((rank, run), name), reads in self._gradients.items():
-            gradients.setdefault((launch[rank, run], name), {})[rank] = reads
+            members = self._members.get(((rank, run), name), ())
+            gradients.setdefault((launch[rank, run], name, members), {})[rank] = reads
         groups: dict[tuple[Hashable, tuple[int, ...]], list[_Factor]] = {}
-        for (number, name), of_ranks in gradients.items():
+        for (number, name, _), of_ranks in gradients.items():
             value = _factor(of_ranks)
             if value is not None:
                 record = of_ranks[min(of_ranks)].last

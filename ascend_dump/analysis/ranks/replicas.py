@@ -139,6 +139,8 @@ class Replicas:
         """Yield the first tensor of each rank that differs from the others; later ones follow from it."""
         reported: set[int] = set()
         equal: dict[Hashable, bool] = {}
+        #: By tensor: the groups of ranks that had it in common in the last step.
+        groups: dict[Hashable, list[list[int]]] = {}
         averages: list[dict[int, _Copy]] = []
         ordered = sorted(self._of_launches().items(), key=lambda item: _moment(item[1]))
         averaged = self._averaged([copies for _, copies in ordered])
@@ -151,7 +153,11 @@ class Replicas:
             if averaged and not any(copy.is_placed for copy in copies.values()):
                 copies, kind = self._beside_averaged(copies, equal.get(same_in_each_step), averaged)
             else:
-                copies, kind = self._replicas_of(copies, equal.get(same_in_each_step))
+                earlier_groups = groups.get(same_in_each_step, [])
+                if not is_constant(next(iter(copies.values())).record):
+                    groups[same_in_each_step] = _groups({rank: copy.content for rank, copy in copies.items()})
+                replicas, kind = self._replicas_of(copies, equal.get(same_in_each_step))
+                copies, kind = (replicas, kind) if kind else self._replicas_of_group(copies, earlier_groups)
             if kind == _UNTRAINED and next(iter(copies.values())).record.io == "output":
                 averages.append(copies)
                 continue
@@ -306,6 +312,27 @@ class Replicas:
         has_majority = 2 * len(largest) > len(copies) and len(largest) > 1
         if has_majority and (were_equal is not None or not is_constant(copies[largest[0]].record)):
             return copies, "a parameter that ranks have in common"
+        return {}, ""
+
+    def _replicas_of_group(
+        self, copies: dict[int, _Copy], groups: Sequence[Sequence[int]]
+    ) -> tuple[dict[int, _Copy], str]:
+        """Return the copies of a group of ranks that reduces the gradients of most parameters, but not of this one.
+
+        groups: the ranks that had the parameter in common before
+        """
+        record = next(iter(copies.values())).record
+        parameter = self._gradients.parameter_of(record)
+        for group in groups if parameter is not None else ():
+            alike = {rank: copies[rank] for rank in group if rank in copies}
+            if not 1 < len(alike) == len(group) < len(copies) or _are_equal(alike):
+                continue
+            runs = [(rank, copy.record.run) for rank, copy in alike.items()]
+            steps = (record.step, self._gradients.step_before(parameter or "", record.step))
+            if any(self._gradients.ranks_of(parameter or "", step, runs) for step in steps):
+                continue
+            if self._gradients.share_of(runs) >= _MOST_SYNCHRONISED:
+                return alike, f"{_IN_COMMON}; its gradient is not reduced over them as most are"
         return {}, ""
 
     def _reason_beside_exchanges(self, record: Record, copies: Mapping[int, _Copy], were_equal: Optional[bool]) -> str:

@@ -160,6 +160,14 @@ class SynchronisedGradients:
         """The parameters with a gradient in any step. Ask after the last operator."""
         return frozenset(name for _, name in self._gradients)
 
+    def share_of(self, runs: Sequence[RankRun]) -> float:
+        """Return the share of parameters with a gradient that all these runs have in common."""
+        ranks_of_name: dict[str, list[bool]] = {}
+        for (step, name), ranks in self._gradients.items():
+            if all(run in ranks for run in runs):
+                ranks_of_name.setdefault(name, []).append(len(self.ranks_of(name, step, runs)) == len(runs))
+        return sum(map(any, ranks_of_name.values())) / max(len(ranks_of_name), 1)
+
     @functools.cached_property
     def share(self) -> float:
         """The share of parameters with a synchronised gradient. Ask after the last operator."""

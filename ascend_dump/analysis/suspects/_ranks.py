@@ -16,10 +16,13 @@ from ascend_dump.analysis.ranks import (
     LeftOutTensors,
     OtherArguments,
     OtherOperators,
+    PartPositions,
+    RepeatedParts,
     Replicas,
     ShardUpdates,
     TensorUpdates,
     UnreducedTerms,
+    WrongReductions,
     check_call,
     launches,
 )
@@ -35,9 +38,11 @@ __all__ = [
     "EXTRA_OPERATOR",
     "GRADIENT_FACTOR",
     "OTHER_ARGUMENT",
+    "REPEATED_PART",
     "REPLICAS",
     "SHARD_UPDATE",
     "UNREDUCED_TERM",
+    "WRONG_REDUCTION",
 ]
 
 #: Parts of the names of collectives with equal results on every rank of their group.
@@ -149,6 +154,35 @@ class _UnreducedTermFinder(Finder):
 
     def end(self) -> Iterator[tuple[Record, str]]:
         yield from self._terms.findings()
+
+
+class _WrongReductionFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._reductions = WrongReductions()
+
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        self._reductions.look_at(run)
+        return ()
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._reductions.findings()
+
+
+class _RepeatedPartFinder(Finder):
+    def __init__(self, threshold: float) -> None:
+        super().__init__(threshold)
+        self._parts = RepeatedParts(threshold)
+        self._positions = PartPositions(threshold)
+
+    def look_at(self, run: MeasuredRun) -> Iterable[tuple[Record, str]]:
+        self._parts.look_at(run)
+        self._positions.look_at(run)
+        return ()
+
+    def end(self) -> Iterator[tuple[Record, str]]:
+        yield from self._parts.findings()
+        yield from self._positions.findings()
 
 
 class _OtherArgumentFinder(Finder):
@@ -407,5 +441,53 @@ OTHER_ARGUMENT = SuspectRule(
     trips=_normed(1e-2),
     passes=_normed(1.0000001e-5),
 )
+
+
+def _gradient_reduction(operation: str) -> tuple[Row, ...]:
+    """Return the reduction of a gradient on two ranks."""
+    call = CollectiveCall("all_reduce", "0", "0-1", 0, operation)
+    return tuple(
+        Row("c10d::allreduce_", "r_0", io, values(1), phase="other", rank=rank, storage=1, parameter="w.grad",
+            hash=f"{io} {rank if io == 'input' else ''}", collective=call)
+        for rank in (0, 1)
+        for io in ("input", "output")
+    )  # fmt: skip
+
+
+WRONG_REDUCTION = SuspectRule(
+    "wrong-reduction",
+    0,
+    "no threshold: names, ranks and contents are the same or not",
+    _WrongReductionFinder,
+    trips=_gradient_reduction("max"),
+    passes=_gradient_reduction("sum"),
+)
+
+
+def _split(*contents: str) -> tuple[Row, ...]:
+    """Return a parameter on several ranks, with these contents."""
+    return tuple(
+        Row("aten::t", "fc/t_0", "input", values(1), rank=rank, hash=content, requires_grad=True, parameter="fc.weight",
+            source="t.py:1")
+        for rank, content in enumerate(contents)
+    )  # fmt: skip
+
+
+REPEATED_PART = SuspectRule(
+    "repeated-part",
+    4,
+    "minimum number of ranks: all but one have parts of their own",
+    _RepeatedPartFinder,
+    trips=_split("a", "b", "b", "c"),
+    passes=_split("a", "b", "b", "a"),
+)
 #: The rules that compare a rank with others, apart from DISAGREEMENT, which compares the parts of one call.
-BETWEEN_RANKS = (EXTRA_OPERATOR, OTHER_ARGUMENT, REPLICAS, SHARD_UPDATE, GRADIENT_FACTOR, UNREDUCED_TERM)
+BETWEEN_RANKS = (
+    EXTRA_OPERATOR,
+    OTHER_ARGUMENT,
+    REPLICAS,
+    SHARD_UPDATE,
+    GRADIENT_FACTOR,
+    UNREDUCED_TERM,
+    WRONG_REDUCTION,
+)
