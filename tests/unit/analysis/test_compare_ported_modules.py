@@ -78,11 +78,11 @@ def encoder() -> Any:
     return torch.nn.TransformerEncoder(layer, _LAYERS, enable_nested_tensor=False)
 
 
-def dump(model: Any, path: Path, **settings: Any) -> None:
+def dump(model: Any, path: Path, rate: float = 0.1, **settings: Any) -> None:
     """Dump two steps of a training."""
     torch.manual_seed(1)
     data = torch.randn(2, 4, 5, _WIDTH)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     with ascend_dump.capture(model, steps="0|1", level="module", path=str(path), quiet=True, **settings):
         for x in data:
             optimizer.zero_grad()
@@ -103,6 +103,14 @@ def test_a_right_port_has_no_origin(tmp_path: Path, data: str) -> None:
     assert not any(pair.differs for pair in result.pairs)
     names = {(pair.actual.module, pair.reference.module) for pair in result.pairs if pair.actual and pair.reference}
     assert {(f"blocks.{n}.after_mix", f"layers.{n}.norm1") for n in range(_LAYERS)} <= names
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.11])
+def test_another_rate_is_named_at_the_updates(tmp_path: Path, rate: float) -> None:
+    dump(encoder(), tmp_path / "reference")
+    dump(Port(encoder(), "", 0), tmp_path / "port", rate=rate)
+    origins = ascend_dump.compare(tmp_path / "port", tmp_path / "reference").origins
+    assert [origin.op_name.rpartition("/")[2][:7] for origin in origins] == ([] if rate == 0.1 else ["update_"])
 
 
 @pytest.mark.parametrize("layer", range(_LAYERS))
