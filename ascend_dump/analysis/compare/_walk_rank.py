@@ -329,19 +329,17 @@ def _walk_step(
     corrected: Optional[Corrections] = None,
     ported: Optional[PortedModules] = None,
 ) -> Iterator[Pair]:
-    is_port = ported is not None and not mapping and matches is None and are_ported_modules(actual, reference)
-    if is_port or (shards is None and matches is None and is_cross_framework(actual, reference)):
-        if is_port and ported is not None:
-            across = ported.pair(actual, reference)
-        else:
-            across = pair_cross_framework(actual, reference, mapping)
+    if mapping or matches is not None or not are_ported_modules(actual, reference):
+        ported = None
+    if ported is not None or (shards is None and matches is None and is_cross_framework(actual, reference)):
+        across = pair_cross_framework(actual, reference, mapping) if ported is None else ported.pair(actual, reference)
         progress.inside.update(actual=across.inside[0], reference=across.inside[1])
         progress.updates.add_step((actual, reference), across.updates, across.gradients)
         progress.left_out.update(actual=across.left_out[0], reference=across.left_out[1])
         progress.crossings.extend(map(_crossing, crossings(across.matches)))
         progress.mapped.update(_mapped(across.matches))
         spread = Spread(second_run, reference) if second_run else None
-        updates = (actual, reference) if is_port else None
+        updates = None if ported is None else (actual, reference)
         divergence.begin_step(
             reference, _cast(across.matches), across.views, spread, types=across.types, updates=updates
         )

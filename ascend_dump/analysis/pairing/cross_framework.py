@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Callable, NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.numerics.permutations import find_layout
 from ascend_dump.analysis.numerics.tensor_pair import Types, identity_of, type_of
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator import Operator, common_module
@@ -317,17 +316,10 @@ def _records(unpaired: tuple[list[Read], list[Read]]) -> tuple[list[Record], lis
 
 def _agree(a: Output, b: Output) -> bool:
     """Return True if two outputs have the same values up to rounding, in some layout."""
-    import numpy as np
-
     if a.array is None or b.array is None:
         return a.is_same(b)
-    layout = find_layout(a.array, b.array)
-    kind = float_kind(type_of(a.record, b.record))
-    if layout is None or kind is None:
-        return False
-    with np.errstate(invalid="ignore"):
-        distance = layout.of(a.array).astype(np.float64) - b.array.astype(np.float64)
-    return float(np.linalg.norm(distance[np.isfinite(distance)])) <= _AGREE * kind.unit * b.norm
+    distance, kind = a.distance(b), float_kind(type_of(a.record, b.record))
+    return distance is not None and kind is not None and distance <= _AGREE * kind.unit
 
 
 def _are_near(a: Read, b: Read) -> bool:

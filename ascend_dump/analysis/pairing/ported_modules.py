@@ -6,7 +6,7 @@ evidence first:
 - results with the same values: both programs have the module, whatever its name is
 - modules that a program repeats: `blocks.1.out` is to `layers.1.attention.o_proj` as `blocks.0.out` is to
   `layers.0.attention.o_proj`. So a module is known even if its result is wrong
-- the only modules that read the same values and make tensors of one size
+- modules that read the same values and make tensors of one size, if both programs have equally many
 - behind a difference, modules in one order with tensors of the same sizes
 
 Calls of the backward pass and updates belong to the modules of the forward pass, and modules that are known from one
@@ -15,6 +15,7 @@ step are known in all later ones. All others are built differently: they are cou
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -22,7 +23,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.numerics.float_types import float_kind
-from ascend_dump.analysis.numerics.permutations import find_layout
 from ascend_dump.analysis.numerics.tensor_pair import type_of
 from ascend_dump.analysis.operators.next_request import is_of_module, is_update
 from ascend_dump.analysis.operators.operator import Operator
@@ -142,14 +142,15 @@ class _PortedStep:
     def __init__(self, actual: _CallsOfModules, reference: _CallsOfModules, partners: dict[str, str]) -> None:
         """partners: the paths in actual of modules that are known, by those in the reference. More are added."""
         self._actual, self._reference, self._partners = actual, reference, partners
-        self.agreeing = dict(_same_results(actual, reference))
-        #: For each side: the paths of modules inside of modules whose results agree.
+        same = [*_same_results(actual, reference)]
+        self.agreeing = {b: a for b, a, _ in same}
         graphs = actual.graph, reference.graph
         self.close = {
             b: a for b, a in self.agreeing.items() if _are_close(graphs[0].tensors[a][0], graphs[1].tensors[b][0])
         }
+        #: For each side: the paths of modules inside of modules whose results agree.
         self._settled = _inside(actual, self.close.values()), _inside(reference, self.close)
-        self._add_agreeing()
+        self._add_agreeing((b, a) for b, a, is_read in same if is_read)
         if not _have_same_end(actual, reference):
             self._add_analogous()
             self._add_with_same_inputs()
@@ -163,9 +164,12 @@ class _PortedStep:
                 if a is not None and _may_correspond(self._actual.operators[a], self._reference.operators[b]):
                     yield b, a
 
-    def _add_agreeing(self) -> None:
-        """Add the modules whose results agree. Each is the partner of the module with which most of its calls agree."""
-        votes = Counter((self._reference.path(b), self._actual.path(a)) for b, a in self.agreeing.items())
+    def _add_agreeing(self, calls: Iterable[tuple[int, int]]) -> None:
+        """Add the modules that read and make the same, each with the module with which most of its calls agree.
+
+        calls: their positions in the reference and in actual
+        """
+        votes = Counter((self._reference.path(b), self._actual.path(a)) for b, a in calls)
         taken = set(self._partners.values())
         for (path, partner), _ in votes.most_common():
             if path not in self._partners and partner not in taken:
@@ -261,13 +265,7 @@ def _first_read(operator: Operator) -> Optional[Output]:
 
 def _sizes(operator: Operator) -> list[int]:
     """Return the numbers of elements of the results, which may have other layouts in the other program."""
-    sizes = []
-    for record in operator.outputs:
-        size = 1
-        for length in record.shape or ():
-            size *= length
-        sizes.append(size)
-    return sizes
+    return [math.prod(record.shape or ()) for record in operator.outputs]
 
 
 def _may_correspond(a: Operator, b: Operator) -> bool:
@@ -301,35 +299,37 @@ class _TensorsByNorm:
                     yield result
 
 
-def _same_results(actual: _CallsOfModules, reference: _CallsOfModules) -> Iterator[tuple[int, int]]:
+def _same_results(actual: _CallsOfModules, reference: _CallsOfModules) -> Iterator[tuple[int, int, bool]]:
     """Yield the positions in the reference and in actual of calls in the forward pass with the same result.
 
-    A module and the last one that it calls have one result. So a call that also reads the same is preferred.
+    The last value is True if they also read the same. These come first: a module and the last one that it calls have
+    one result, and read different tensors.
     """
-    taken: set[int] = set()
+    taken: tuple[set[int], set[int]] = (set(), set())
     order = {result.operator: number / len(actual.results) for number, result in enumerate(actual.results)}
     by_norm = _TensorsByNorm((result.output, result) for result in actual.results)
-    for number, result in enumerate(reference.results):
-        if result.output.size < 2 or not result.output.norm:
-            continue
-        share = number / len(reference.results)
-        candidates = [
-            (_distance(other, result, order[other.operator] - share), other.operator)
-            for other in by_norm.same(result.output)
-            if other.operator not in taken
-        ]
-        if candidates:
-            _, position = min(candidates)
-            taken.add(position)
-            yield result.operator, position
-
-
-def _distance(a: _ModuleResult, b: _ModuleResult, order: float) -> tuple[bool, bool, float]:
-    return not _read_same(a, b), a.is_inner != b.is_inner, abs(order)
+    for is_read in (True, False):
+        for number, result in enumerate(reference.results):
+            if result.operator in taken[1] or result.output.size < 2 or not result.output.norm:
+                continue
+            share = number / len(reference.results)
+            candidates = [
+                (other.is_inner != result.is_inner, abs(order[other.operator] - share), other.operator)
+                for other in by_norm.same(result.output)
+                if other.operator not in taken[0] and (not is_read or _read_same(other, result))
+            ]
+            if candidates:
+                position = min(candidates)[-1]
+                taken[0].add(position)
+                taken[1].add(result.operator)
+                yield result.operator, position, is_read
 
 
 def _read_same(a: _ModuleResult, b: _ModuleResult) -> bool:
-    return a.read is not None and b.read is not None and a.read.is_same(b.read)
+    """Return True for calls that read the same values, or no floating-point values."""
+    if a.read is None or b.read is None:
+        return a.read is b.read
+    return a.read.is_same(b.read)
 
 
 def _numbers(path: str) -> tuple[int, ...]:
@@ -358,17 +358,11 @@ def _have_same_end(actual: _CallsOfModules, reference: _CallsOfModules) -> bool:
 
 def _are_close(a: Output, b: Output) -> bool:
     """Return True if tensors that are the same differ by rounding only. A norm hides much of a fault before it."""
-    import numpy as np
-
     kind = float_kind(type_of(a.record, b.record))
     if a.array is None or b.array is None or kind is None:
         return True
-    layout = find_layout(a.array, b.array)
-    if layout is None:
-        return False
-    with np.errstate(invalid="ignore"):
-        distance = layout.of(a.array).astype(np.float64) - b.array.astype(np.float64)
-    return float(np.linalg.norm(distance[np.isfinite(distance)])) <= max(_CLOSE, _UNITS * kind.unit) * b.norm
+    distance = a.distance(b)
+    return distance is not None and distance <= max(_CLOSE, _UNITS * kind.unit)
 
 
 def _inside(calls: _CallsOfModules, agreeing: Iterable[int]) -> set[str]:
@@ -388,9 +382,8 @@ def _kind(calls: _CallsOfModules, result: _ModuleResult) -> Hashable:
     path = calls.path(result.operator)
     updates = [position for name, position in calls.of_module[path].items() if name.startswith("update_")]
     sizes = sorted(size for position in updates for size in _sizes(calls.operators[position]))
-    is_norm = "norm" in calls.operators[result.operator].op_type.lower()
     read = None if result.read is None else result.read.size
-    return result.output.size, read, tuple(sizes), is_norm
+    return result.output.size, read, tuple(sizes)
 
 
 def _inputs(a: Operator, b: Operator, *, agree: bool) -> tuple[list[RecordPair], tuple[list[Record], list[Record]]]:

@@ -77,6 +77,23 @@ class Output:
             return self._near(output, _NEARER)
         return self._near(output, NEAR) and find_layout(self.array, output.array) is not None
 
+    def distance(self, output: Output) -> Optional[float]:
+        """Return the distance of the finite elements from another output, relative to its norm, in the best layout.
+
+        None if a side has no values, or if no layout has nearly the same ones.
+        """
+        import numpy as np
+
+        layout = None
+        if self.array is not None and output.array is not None:
+            layout = find_layout(self.array, output.array)
+        if self.array is None or output.array is None or layout is None:
+            return None
+        with np.errstate(invalid="ignore"):
+            difference = layout.of(self.array).astype(np.float64) - output.array.astype(np.float64)
+        distance = float(np.linalg.norm(difference[np.isfinite(difference)]))
+        return distance / output.norm if output.norm else (math.inf if distance else 0.0)
+
     def resembles(self, output: Output) -> bool:
         """Return True if a side has no values, and statistics nearly agree, as they do after a small fault."""
         return (self.array is None or output.array is None) and self._near(output, NEAR)

@@ -14,7 +14,7 @@ from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.ranks.collective_calls import CallBook, CallPart, operator_key
-from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
+from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words, moment_of
 from ascend_dump.analysis.ranks.launches import RankRun, launches
 from ascend_dump.common.units import counted
 from ascend_dump.dump_format import UNWAITED
@@ -69,7 +69,7 @@ class CollectiveOrder:
         if step < self._begun.get(rank, step + 1):
             self._begun[rank] = step
         last = self._last.get(rank)
-        if last is None or _moment(last) <= _moment(first):
+        if last is None or moment_of(last) <= moment_of(first):
             self._last[rank] = first
         if run.outputs:
             self._has_outputs.add(rank)
@@ -100,7 +100,7 @@ class CollectiveOrder:
             # With `keep=` ranks that stopped in different steps have other first steps.
             begun = max(self._begun[rank, last[rank].run] for rank in members)
             deviations += self._deviations(
-                {rank: [part for part in calls.get(rank, ()) if _moment(part.first)[0] >= begun] for rank in members},
+                {rank: [part for part in calls.get(rank, ()) if moment_of(part.first)[0] >= begun] for rank in members},
                 last,
             )
         ends = [max(parts, key=_begin) for calls in groups.values() for parts in calls.values()]
@@ -173,7 +173,7 @@ class CollectiveOrder:
                     f"rank {rank} waits for a message of rank {sender} at {_location(part.first)}, which rank {sender} "
                     f"never sent: {_ended(last[sender])}"
                 )
-                yield _Deviation(RankFinding(part.first, text), (sender,), _moment(part.first))
+                yield _Deviation(RankFinding(part.first, text), (sender,), moment_of(part.first))
 
     def _never_begun(
         self, sequences: _Sequences, ended: Sequence[int], index: int, last: Mapping[int, Record]
@@ -185,7 +185,7 @@ class CollectiveOrder:
             missing, instead = skipped
             text = f"{in_words(ended)} never began {_named(missing)}, and ran {_named(instead)} in its place"
             text += f"; {in_words(self._waiting(sequences))} waited at the end in {_named(longest[-1])}"
-            return _Deviation(RankFinding(instead.first, text), tuple(ended), _moment(instead.first))
+            return _Deviation(RankFinding(instead.first, text), tuple(ended), moment_of(instead.first))
         position = next((i for i in range(index, len(longest)) if self._is_waiting(longest[i])), len(longest) - 1)
         part = longest[position]
         waiting = self._waiting({rank: parts[: position + 1] for rank, parts in sequences.items() if rank not in ended})
@@ -198,7 +198,7 @@ class CollectiveOrder:
                 f"{counted(position - index, 'completed call')} before it, so its last records were lost"
             )
         text += f": {_ended(last[ended[0]])}"
-        return _Deviation(RankFinding(part.first, text), tuple(ended), _moment(part.first))
+        return _Deviation(RankFinding(part.first, text), tuple(ended), moment_of(part.first))
 
     def _waiting(self, sequences: _Sequences) -> list[int]:
         return [rank for rank, parts in sequences.items() if parts and self._is_waiting(parts[-1])]
@@ -225,7 +225,7 @@ def _other_call(sequences: _Sequences, signatures: Mapping[int, Hashable], index
     elif _skipped(ours, theirs) is not None:
         text += f": {in_words(most)} lack{'s' * (len(most) == 1)} the former"
     parts = tuple(of_rank[index] for of_rank in sequences.values())
-    return _Deviation(RankFinding(part.first, text), tuple(ranks), _moment(part.first), parts)
+    return _Deviation(RankFinding(part.first, text), tuple(ranks), moment_of(part.first), parts)
 
 
 def _crossed(sequences: _Sequences) -> Optional[_Deviation]:
@@ -291,7 +291,3 @@ def _location(record: Record) -> str:
 
 def _begin(part: CallPart) -> int:
     return part.begin
-
-
-def _moment(record: Record) -> tuple[int, int]:
-    return (-1 if record.step is None else record.step, record.attrs.get("seq") or 0)

@@ -21,7 +21,7 @@ from ascend_dump.reading import Record
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["RankFinding", "check_call", "content_of_record", "in_words", "minority"]
+__all__ = ["RankFinding", "check_call", "content_of_record", "in_words", "minority", "moment_of"]
 
 #: Candidates for a reduction that the framework does not name; PyTorch's own reductions are sums.
 _OPERATIONS = ("sum", "avg", "max", "min", "product")
@@ -84,6 +84,11 @@ def minority(contents: dict[int, Any]) -> tuple[int, ...]:
     if 2 * count > len(contents) or (len(contents) == 2 and not smaller[1:]):
         return tuple(rank for rank, content in sorted(contents.items()) if content != most)
     return ()
+
+
+def moment_of(record: Record) -> tuple[int, int]:
+    """Return a key that sorts records in the order in which their operators ran on a rank."""
+    return -1 if record.step is None else record.step, int(record.attrs.get("seq") or 0)
 
 
 def in_words(ranks: Sequence[int]) -> str:

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from ascend_dump.analysis.operators.names import is_source
 from ascend_dump.analysis.operators.operator_run import OperatorRun
-from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
+from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words, moment_of
 from ascend_dump.analysis.ranks.data_flow.branches import other_branches
-from ascend_dump.analysis.ranks.data_flow.code_sites import UNKNOWN, CodeSite, RankProgram, Sites, moment_of, named
+from ascend_dump.analysis.ranks.data_flow.code_sites import UNKNOWN, CodeSite, RankProgram, Sites, named
 from ascend_dump.analysis.ranks.data_flow.detours import Detour, are_restored, passed_source
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.reading import Record

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from typing import NamedTuple, Optional
 
-from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
-from ascend_dump.analysis.ranks.data_flow.code_sites import CodeSite, RankProgram, is_same_site, moment_of, named
+from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words, moment_of
+from ascend_dump.analysis.ranks.data_flow.code_sites import CodeSite, RankProgram, is_same_site, named
 
 __all__ = ["other_branches"]
 

@@ -10,9 +10,10 @@ from ascend_dump.analysis.operators.memory_writes import MemoryWrites
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator_run import OperatorRun, RunTensor
 from ascend_dump.analysis.operators.properties import operator_class
+from ascend_dump.analysis.ranks.collective_results import moment_of
 from ascend_dump.reading import Record
 
-__all__ = ["UNKNOWN", "CodeSite", "RankProgram", "SiteInputs", "Sites", "is_same_site", "moment_of", "named"]
+__all__ = ["UNKNOWN", "CodeSite", "RankProgram", "SiteInputs", "Sites", "is_same_site", "named"]
 
 #: The producer of an input that no recorded operator wrote.
 UNKNOWN = ("unknown",)
@@ -223,17 +224,9 @@ def named(site: Optional[Hashable]) -> str:
     return f"the value of {site[1]}" if isinstance(site, tuple) else "the next step"
 
 
-def moment_of(record: Record) -> tuple[int, int]:
-    return -1 if record.step is None else record.step, _number_of(record)
-
-
 @functools.lru_cache(maxsize=1024)
 def _is_view(op_type: str) -> bool:
     return is_view(operator_class(op_type))
-
-
-def _number_of(record: Record) -> int:
-    return int(record.attrs.get("seq") or 0)
 
 
 def _add_copy(run: OperatorRun, step: _StepWrites) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 
 from ascend_dump.analysis.operators.names import is_view
 from ascend_dump.analysis.operators.operator_run import OperatorRun
-from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words
+from ascend_dump.analysis.ranks.collective_results import RankFinding, in_words, moment_of
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.errors import CorruptDump
 from ascend_dump.reading import Record
@@ -105,7 +105,7 @@ class PartPositions:
                 if len(numbers) == len(ranks):
                     finding = _of_site(site, numbers)
                     findings += [] if finding is None else [finding]
-            yield from sorted(findings, key=lambda finding: _moment(finding.record))[:1]
+            yield from sorted(findings, key=lambda finding: moment_of(finding.record))[:1]
 
 
 def _of_site(site: _NumberSite, numbers: Mapping[int, _SiteNumbers]) -> Optional[RankFinding]:
@@ -144,7 +144,3 @@ def _numbers_of(run: OperatorRun) -> dict[str, int]:
     if arguments is not None:
         numbers.update((name, value) for name, value in arguments.values.items() if type(value) is int)
     return numbers
-
-
-def _moment(record: Record) -> tuple[int, int]:
-    return -1 if record.step is None else record.step, int(record.attrs.get("seq") or 0)

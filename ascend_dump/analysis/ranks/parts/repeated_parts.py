@@ -18,7 +18,7 @@ from typing import NamedTuple, Optional
 from ascend_dump.analysis.operators.collectives import collective_of, is_contribution_to
 from ascend_dump.analysis.operators.operator_run import OperatorRun
 from ascend_dump.analysis.operators.properties import writes
-from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
+from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words, moment_of
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.analysis.ranks.synchronised_gradients import is_constant
 from ascend_dump.reading import Record
@@ -138,7 +138,7 @@ class RepeatedParts:
                 continue
             # Ranks that get one part of a scatter twice read the same data, too.
             findings = [*self._scattered(ranks)] or [*self._data(ranks), *self._tensors(ranks)]
-            yield from sorted(findings, key=lambda finding: _moment(finding.record))[:1]
+            yield from sorted(findings, key=lambda finding: moment_of(finding.record))[:1]
 
     def _scattered(self, ranks: Mapping[int, _RankParts]) -> Iterator[RankFinding]:
         for rank, of_rank in ranks.items():
@@ -200,7 +200,3 @@ class RepeatedParts:
 
 def _is_part(record: Record) -> bool:
     return math.prod(record.shape or ()) >= _FEWEST_ELEMENTS and record.dtype != "bool"
-
-
-def _moment(record: Record) -> tuple[int, int]:
-    return -1 if record.step is None else record.step, int(record.attrs.get("seq") or 0)

@@ -11,11 +11,10 @@ from collections.abc import Hashable, Iterator
 from typing import Optional
 
 from ascend_dump.analysis.operators.operator_run import OperatorRun
-from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words
+from ascend_dump.analysis.ranks.collective_results import RankFinding, content_of_record, in_words, moment_of
 from ascend_dump.analysis.ranks.launches import RankRun, ranks_of_launches
 from ascend_dump.analysis.ranks.reductions.contributions import BiasedTerm, NamedGradient, StepContributions
 from ascend_dump.analysis.ranks.synchronised_gradients import is_constant
-from ascend_dump.reading import Record
 
 __all__ = ["WrongReductions"]
 
@@ -46,7 +45,7 @@ class WrongReductions:
         """Yield the first wrong reduction of each kind, for each launch."""
         for ranks in ranks_of_launches(self._steps):
             for findings in (_operations(ranks), _repeated(ranks), _biased(ranks), _mixed(ranks)):
-                yield from sorted(findings, key=lambda finding: _moment(finding.record))[:1]
+                yield from sorted(findings, key=lambda finding: moment_of(finding.record))[:1]
 
 
 def _operations(ranks: dict[int, dict[Optional[int], StepContributions]]) -> Iterator[RankFinding]:
@@ -112,7 +111,3 @@ def _mixed(ranks: dict[int, dict[Optional[int], StepContributions]]) -> Iterator
             f"{min(of_ranks)}, and of {other.parameter} on rank {other_rank}"
         )
         yield RankFinding(first.record, text)
-
-
-def _moment(record: Record) -> tuple[int, int]:
-    return -1 if record.step is None else record.step, int(record.attrs.get("seq") or 0)
